@@ -1,4 +1,4 @@
-"""The trials of Chapter 17, each from ten draws of the initial weights: what a fault does to a small model.
+"""The trials of Chapter 16, each from ten draws of the initial weights: what a fault does to a small model.
 
     python -m experiments.case_book    # ten minutes of one core
 
@@ -19,7 +19,7 @@ from transformer.runs.folder import run_facts
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "transformer" / "records" / "book" / "case-book.json"
-CHAPTER = ROOT / "book" / "17-case-book.ipynb"
+CHAPTER = ROOT / "book" / "16-clinic.ipynb"
 # The cells that define the task, the trials and the faults; they train nothing.
 CELLS = ("imports", "bench-task", "bench-trial", "bench-planted", "attention-wrong", "faults")
 SEEDS = range(10)

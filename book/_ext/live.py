@@ -203,7 +203,7 @@ def examination() -> dict[str, Any]:
 
 
 class Case(NamedTuple):
-    """A fault of `experiments/case_book.py`, and where Chapter 17 has it."""
+    """A fault of `experiments/case_book.py`, and where Chapter 16 has it."""
 
     fault: str
     name: str
@@ -242,7 +242,7 @@ CASES = (
 
 
 def switch() -> dict[str, Any]:
-    """The trials of Chapter 17, from its record, and the lines of its cells that make the faults.
+    """The trials of Chapter 16, from its record, and the lines of its cells that make the faults.
 
     Returns:
         `"updates"`: of the points of a curve; `"right"`: the trials of the right model, each its losses, its
@@ -253,7 +253,7 @@ def switch() -> dict[str, Any]:
         fault: [[[loss for _, loss in trial["losses"]], trial["teacher"], trial["free"]] for trial in runs]
         for fault, runs in load_record("case-book")["trials"].items()
     }
-    chapter = json.loads((BOOK / "17-case-book.ipynb").read_text(encoding="utf8"))
+    chapter = json.loads((BOOK / "16-clinic.ipynb").read_text(encoding="utf8"))
     cells = {cell["id"]: "".join(cell["source"]).splitlines() for cell in chapter["cells"]}
     faults = []
     for case in CASES:

@@ -608,7 +608,7 @@ def translator_flow() -> Diagram:
 
 
 def sharded_state() -> Diagram:
-    """Chapter 18: what the second of four processes holds, from data parallelism to full sharding."""
+    """Chapter 17: what the second of four processes holds, from data parallelism to full sharding."""
     d = Diagram(474, 232)
     columns = (("parameters", "weight", 178), ("gradients", "query", 288), ("Adam's m, v", "memory", 398))
     rows = (("data parallel", 0), ("ZeRO 1", 1), ("ZeRO 2", 2), ("ZeRO 3", 3))
@@ -626,7 +626,7 @@ def sharded_state() -> Diagram:
 
 
 def ring_sum() -> Diagram:
-    """Chapter 18: a sum by ring, as a reduce-scatter and an all-gather."""
+    """Chapter 17: a sum by ring, as a reduce-scatter and an all-gather."""
     d = Diagram(474, 196)
     sums = [["value" if (row + 1) % 4 == column else "plain" for row in range(4)] for column in range(4)]
     tables = (
@@ -650,7 +650,7 @@ def ring_sum() -> Diagram:
 
 
 def tensor_parallel() -> Diagram:
-    """Chapter 18: a network divided by columns, then by rows, with a sum at its end."""
+    """Chapter 17: a network divided by columns, then by rows, with a sum at its end."""
     d = Diagram(474, 226)
     plus = d.plus(404, 113)
     for process, y in enumerate((62, 164)):
@@ -670,7 +670,7 @@ def tensor_parallel() -> Diagram:
 
 
 def ring_attention() -> Diagram:
-    """Chapter 18: queries stay, keys and values go around."""
+    """Chapter 17: queries stay, keys and values go around."""
     d = Diagram(470, 190)
     places = (62, 177, 292, 407)
     for process, x in enumerate(places):

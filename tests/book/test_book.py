@@ -489,7 +489,7 @@ PAGE_OF = {
     "learner": "playground",
     "rotary": "15-since-2017",
     "examination": "16-clinic",
-    "switch": "17-case-book",
+    "switch": "16-clinic",
     "kills": "11-long-runs",
     "descent": "01-gradients",
     "depth": "04-layers",

@@ -47,7 +47,6 @@ OVER = {
     "14-looking-inside": {"code_lines"},
     "15-since-2017": {"code_lines"},  # a language model and its searches are exported
     "16-clinic": {"code_lines"},  # the checks and what they return are exported
-    "17-case-book": {"code_lines"},  # a collection
 }
 
 MEASURE = """

@@ -48,7 +48,7 @@ FIRST = {
     "ablation": "14-looking-inside#what-a-head-is-worth-ablation",
     "launch overhead": "10-speed#what-a-gpu-changes-launch-overhead",
     "LoRA": "15-since-2017#what-else-to-know-scaling-laws-serving-lora",
-    "FSDP": "18-many-machines#zero-and-fsdp-nothing-held-twice",
+    "FSDP": "17-many-machines#zero-and-fsdp-nothing-held-twice",
     "my own corpus": "commands#recipes",
     "beam_search": "api#transformer.beam_search",
     "transformer.fit": "api#transformer.fit",

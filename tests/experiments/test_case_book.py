@@ -1,4 +1,4 @@
-"""The trials of Chapter 17: their record is of the chapter's own faults, model and training."""
+"""The trials of Chapter 16: their record is of the chapter's own faults, model and training."""
 
 import sys
 from pathlib import Path

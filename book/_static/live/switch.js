@@ -1,4 +1,4 @@
-// Faults to be switched on, for Chapter 17: the curve of a model with one, and what the model then writes.
+// Faults to be switched on, for Chapter 16: the curve of a model with one, and what the model then writes.
 "use strict";
 {
   const { html, svg, percent, slider, range } = live;
