@@ -101,7 +101,7 @@ SPEAKERS: dict[str, Callable[[], LiveModel]] = {"speaker": speaker}
 FIGURES: dict[str, str | None] = {
     **dict.fromkeys("attention positions order schedule smoothing gradient roofline merges learner".split()),
     **dict.fromkeys("rotary examination switch kills descent depth bleu warmup reversing".split()),
-    **dict.fromkeys("masks amdahl bootstrap".split()),
+    **dict.fromkeys("masks amdahl bootstrap shards".split()),
     **dict.fromkeys(("phrases", "beam", "anatomy", "stream"), "phrases"),
     "toy": "toy",
     "speaker": "speaker",

@@ -502,6 +502,7 @@ PAGE_OF = {
     "bootstrap": "13-translation",
     "gradient": "06-loss",
     "order": "02-embedding",
+    "shards": "17-many-machines",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

@@ -1180,6 +1180,25 @@ def test_without_positions_attention_loses_the_order_of_words(tab):
 
 
 @reads_pages
+def test_shards_are_what_the_stages_of_zero_leave_and_send(tab):
+    """Two bytes of a weight and of its gradient, twelve of Adam's; by ring two or three times the weights."""
+    ready(tab, "shards")
+    for stage, left, times in [
+        ("data parallelism", 16, 2),
+        ("ZeRO 1", 4 + 12 / 64, 2),
+        ("ZeRO 2", 2 + 14 / 64, 2),
+        ("ZeRO 3 (FSDP)", 16 / 64, 3),
+    ]:
+        tab.locator(".live-shards select").select_option(stage)
+        slide(tab, "Parameters", 5)
+        slide(tab, "Devices", 6)
+        words = re.search(r"on 64, each device keeps (.+) GB, which (.+), and sends (.+) GB", said(tab, "shards"))
+        assert float(words[1]) == pytest.approx(13 * left, rel=0.005)
+        assert (words[2] == "fits") == (13 * left <= 80)
+        assert float(words[3]) == pytest.approx(times * 2 * 13 * 63 / 64, rel=0.005)
+
+
+@reads_pages
 def test_masks_make_the_weights_of_the_chapter(tab):
     script = (SCRIPTS / "masks.js").read_text(encoding="utf8")
     scores = torch.tensor(json.loads(re.search(r"SCORES = (.+);", script)[1])).double()

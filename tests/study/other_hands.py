@@ -592,7 +592,6 @@ def pad(sequences, pad_id=PAD_ID):
     if not sequences:
         raise ValueError("sequences must hold at least one sequence")
     longest = max(len(sequence) for sequence in sequences)
-    _ids([i for sequence in sequences for i in sequence])
     return torch.tensor([[*s, *[pad_id] * (longest - len(s))] for s in sequences], dtype=torch.long)
 ### 12-text/batch_cuts
 def batch_cuts(lengths, max_tokens):
@@ -715,7 +714,6 @@ def influence(call, ids, other):
 ### 11-long-runs/MovingAverage
 class MovingAverage:
     def __init__(self, model, decay):
-        check_type(nn.Module, model=model)
         self.parameters, self.decay, self.n_updates = list(model.parameters()), decay, 0
         self.weights = [p.detach() * 1 for p in self.parameters]
 
@@ -733,7 +731,6 @@ class MovingAverage:
         return {"n_updates": self.n_updates, "weights": self.weights}
 
     def load_state_dict(self, state):
-        check_type(dict, average=state)
         check_size(minimum=0, n_updates=state["n_updates"])
         if [x.shape for x in state["weights"]] != [x.shape for x in self.weights]:
             raise ValueError("the averaged weights are another model's")
