@@ -208,10 +208,10 @@ SEARCHES = [partial(greedy_search, max_length=6), partial(beam_search, max_lengt
 
 @KINDS
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam"])
-@pytest.mark.parametrize("steps", [2, 3, 8])
+@pytest.mark.parametrize("steps", [2, 8])
 def test_looking_rarely_at_what_has_ended_changes_no_result(search, kind, steps, monkeypatch):
     """Sentences that have ended wait in the batch for the next look, and for those that go on."""
-    for seed in range(25):
+    for seed in range(5):
         model, src = kind(make_model(seed)), make_sources(seed)
         wanted = [search(model, src, max_length=length) for length in (1, 7, 12)]
         with monkeypatch.context() as patch:

@@ -32,7 +32,6 @@ GOALS = {
 }
 # What is still above its goal, and may not grow again. What has reached its goal leaves this list.
 STILL = {
-    "tests": 24_200,
     "modules": 55,
     "per cent of the code not tangled": 62,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import (  # noqa: E402
-    bench,
-    measure,
     peers,
-    training,
     workload,
 )
 from transformer import TransformerConfig  # noqa: E402
@@ -99,45 +95,3 @@ def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
     assert losses[0].item() > 1
     for loss in losses[1:]:
         torch.testing.assert_close(loss, losses[0], rtol=1e-6, atol=0)
-
-
-def test_an_engine_that_computes_something_else_is_refused():
-    """The check that stands before every timing can fail."""
-    (batch,) = workload.sentence_batches(SMALL.config, 60, 1)
-    steps = {name: trainings()[name]() for name in ("ours", "torch.nn")}
-    with torch.no_grad():
-        steps["torch.nn"].model.transformer.decoder.layers[0].linear1.weight.neg_()
-    with pytest.raises(ValueError, match="the loss of torch.nn is"):
-        training.agreement(steps, batch)
-
-
-# Counting and reporting
-
-
-def test_a_ratio_is_the_median_of_those_within_the_rounds():
-    """Which need not be the ratio of the medians, here 20."""
-    assert measure.spread([7.0]) == {"median": 7.0, "min": 7.0, "max": 7.0, "rounds": [7.0]}
-    ratios = measure.ratios_to_ours({"ours": [1.0, 10.0, 1.0], "other": [1.0, 20.0, 30.0]})
-    assert ratios["other"] == {"median": 2.0, "min": 1.0, "max": 30.0, "rounds": [1.0, 2.0, 30.0]}
-    with pytest.raises(ValueError):
-        measure.ratio([1.0, 2.0], [1.0])
-
-
-# The command
-
-
-def test_the_command_prints_the_sections_asked_for_and_writes_one_record(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(bench, "in_new_process", bench.measure)  # so that sections can be exchanged
-    found = {"name": "x", "engines": {"ours": {"seconds": measure.spread([0.25, 0.5])}}, "steps": [{"n": 3}]}
-    for name in ("decoding", "memory"):
-        monkeypatch.setitem(bench.SECTIONS, name, lambda size, rounds, seed: found)
-    path = tmp_path / "deep" / "bench.json"
-    bench.main(["--only", "decoding", "--only", "memory", "--rounds", "2", "--output", str(path)])
-    record = json.loads(path.read_text(encoding="utf8"))
-    assert [record[name]["engines"] for name in ("decoding", "memory")] == [found["engines"]] * 2
-    assert {"command", "commit", "date", "device", "versions", "machine", "peers"} <= record.keys()
-    assert [line.split() for line in bench.lines(found)] == [
-        ["engines", "ours", "seconds", "0.375"],
-        ["steps", "0", "n", "3"],
-    ]
-    assert "seconds 0.375" in capsys.readouterr().out

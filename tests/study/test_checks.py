@@ -757,7 +757,7 @@ def test_generators_are_left_alone_even_where_a_check_is_interrupted():
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"model": print}, TypeError, "model must be a Module, not builtin_function_or_method (<built-in function print>)"),
+        ({"model": 3}, TypeError, "model must be a Module, not int (3)"),
         ({"tgt_vocab_size": 0}, ValueError, "tgt_vocab_size must be at least 4, but is 0"),
         ({"src_vocab_size": 3}, ValueError,
          "src_vocab_size must be at least 4, but is 3"),
