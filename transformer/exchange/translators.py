@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -122,6 +123,9 @@ def to_ctranslate2(
         spec.save(str(part))
 
 
+_OPTIONS = ("beam_size", "length_penalty", "max_length", "max_tokens")  # of a search, that the engine has
+
+
 class CTranslate2Engine:
     """The searches of a translator, run by CTranslate2: give it to `translator.engine`.
 
@@ -149,7 +153,10 @@ class CTranslate2Engine:
             self._engine = engine(folder, device=kind, device_index=device.index or 0, **options)
 
     def __call__(self, sources: list[list[int]], search: Search) -> list[list[int]]:
-        """As `translate_ids`."""
+        """As `translate_ids`; an option that the engine has not is refused (`ValueError`)."""
+        for option in fields(search):
+            if option.name not in _OPTIONS and getattr(search, option.name) != option.default:
+                raise ValueError(f"{option.name} must be {option.default!r} for the engine ctranslate2")
         longest = min(search.max_length, self._longest)
         found: list[list[int]] = [[] for _ in sources]
         rows = [row for row, ids in enumerate(sources) if len(ids) > 1]  # not the empty ones
