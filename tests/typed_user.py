@@ -121,7 +121,7 @@ def fast(model: Transformer) -> None:
 
 
 def interchange(model: Transformer) -> None:
-    """To torch.nn and back: what comes out has the type that went in."""
+    """To torch.nn and back: whoever writes what comes out is believed."""
     encoder, decoder = from_torch(torch.nn.Transformer(8, 2, 1, 1, 16, batch_first=True))
     stacks: tuple[Encoder, Decoder] = encoder, decoder
     theirs: nn.Transformer = to_torch(stacks)

@@ -215,13 +215,14 @@ def test_batches_prepared_ahead_are_those_of_their_epoch(tmp_path):
     """In an unbroken run, in one that goes on in the middle of an epoch, and in any order."""
     make_trainer(tmp_path / "whole").fit()
     make_trainer(tmp_path / "ahead", batches=DrawnAhead(with_much_data)).fit(max_minutes=1e-9)
-    trainer = make_trainer(tmp_path / "ahead", batches=DrawnAhead(with_much_data)).fit()
+    ahead = DrawnAhead(with_much_data)
+    trainer = make_trainer(tmp_path / "ahead", batches=ahead).fit()
     assert digest(tmp_path / "ahead") == digest(tmp_path / "whole")
     assert multiprocessing.active_children() == []
     for epoch in (0, 0, 1, 2, 7, 0):
         given, wanted = trainer.stream.batches(epoch), make_batches(epoch)
         assert all(torch.equal(*pair) for batches in zip(given, wanted) for pair in zip(*batches))
-    trainer.stream.batches.close()
+    ahead.close()
     assert multiprocessing.active_children() == []
 
 

@@ -196,9 +196,9 @@ def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = Tr
         _check_kind(decoder, [nn.TransformerDecoder])
         form, empty = encoder.layers[0].self_attn, nn.Identity()  # as it draws all parameters anew
         halves: dict[str, Any] = {"custom_encoder": empty, "custom_decoder": empty}
-        theirs = nn.Transformer(form.embed_dim, form.num_heads, batch_first=batch_first, **halves)
-        theirs.encoder, theirs.decoder, theirs.training = encoder, decoder, encoder.training
-        return theirs
+        pair = nn.Transformer(form.embed_dim, form.num_heads, batch_first=batch_first, **halves)
+        pair.encoder, pair.decoder, pair.training = encoder, decoder, encoder.training
+        return pair
     _check_kind(ours := original(module), [*_KINDS.values(), tuple])
     kind = next(theirs for theirs, own in _KINDS.items() if type(ours) is own)
     theirs, _ = _checked_plans(ours, kind, batch_first)

@@ -319,7 +319,8 @@ class M2M100Translator(MarianTranslator):
             self._tokenizer, languages = _m2m100_tokenizer(opened, self.model.config.tgt_vocab_size)
         check_choice(languages, source=source, target=target)
         self._tokenizer.src_lang = source
-        self.engine = partial(translate_ids, Constrained(self.model, languages[target]))
+        searched: Any = Constrained(self.model, languages[target])
+        self.engine = partial(translate_ids, searched)
 
     def write(self, ids: list[int]) -> str:
         """The text of a translation's ids, of which the first is the language."""

@@ -115,7 +115,10 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out (`BlockingIOError`); this one may lock again."""
+        """Keep other processes out (`BlockingIOError`); this one may lock again. What is made for the lock
+        goes with it, unless a run has begun."""
+        places = [self.path / "run.lock", self.path, *self.path.parents]
+        new = [place for place in places if not place.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=0)
@@ -124,6 +127,9 @@ class RunFolder:
         try:
             yield
         finally:
+            for place in () if self.checkpoints() else new:
+                with suppress(OSError):  # there is something else in it
+                    place.rmdir() if place.is_dir() else place.unlink()
             self._lock.release()
 
     def write_config(self) -> None:

@@ -109,9 +109,10 @@ def take_apart(name: str, batch: Any) -> Batch:
     sizes = {role: len(parts[key]) for role, key in roles.items()}
     if len(set(sizes.values())) > 1 or not min(sizes.values()):
         raise ValueError(f"{name} must have the same number of rows, at least 1, but has {sizes}")
-    src, labels = (parts.get(roles.get(role)) for role in ("src", "labels"))
-    if set(roles) == {"src", "labels"} and src.shape == labels.shape and lag_of(src, labels) in (0, 1):
-        roles = {"read": roles["src"], "labels": roles["labels"]}  # of a language model
+    if set(roles) == {"src", "labels"}:
+        src, labels = parts[roles["src"]], parts[roles["labels"]]
+        if src.shape == labels.shape and lag_of(src, labels) in (0, 1):
+            roles = {"read": roles["src"], "labels": roles["labels"]}  # of a language model
     return Batch(batch, parts, roles)
 
 
