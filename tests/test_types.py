@@ -49,7 +49,7 @@ def wrong(tmp_path: Path) -> Path:
     assert "text: str = vocabulary.decode(ids)" in text
     (tmp_path / "wrong").mkdir()
     program = tmp_path / "wrong" / PROGRAM.name
-    program.write_text(text.replace("text: str = vocabulary.decode(ids)", "text: bytes = vocabulary.decode(ids)"))
+    program.write_text(text.replace("text: str = vocabulary", "text: bytes = vocabulary"))
     return program
 
 

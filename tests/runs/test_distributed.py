@@ -253,7 +253,7 @@ def test_a_signal_to_one_process_stops_all_after_the_same_update(reports, folder
 def test_decisions_are_made_together(reports, folder):
     said = "the loss is nan and its gradient's norm nan at step 5, epoch 1, batch 5, learning rate 4.00e-03"
     for rank, report in enumerate(reports):
-        assert report["patience"] == {"step": 6, "asked": [0, 0] if rank == 0 else [], "stale": 1}
+        assert report["patience"] == {"step": 6, "asked": [0, 0, 0] if rank == 0 else [], "stale": 1}
         assert report["bad"]["error"] == said
         names = ["best.pt", "checkpoint-00000000.pt", "checkpoint-00000003.pt", "log.jsonl", "run.lock"]
         assert report["bad"]["files"] == names

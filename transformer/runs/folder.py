@@ -21,7 +21,9 @@ from torch import Tensor
 from transformer.files import CheckpointError, atomic_file, naming_errors, regular_file, write_record
 from transformer.plots import plot_curves
 from transformer.runs.distributed import from_first, rank_and_world_size, summed_over_all
-from transformer.runs.loop import Evaluation, Updater, autocast, load_checkpoint
+from transformer.runs.loop import (
+    Evaluation, Updater, autocast, load_checkpoint, random_state, set_random_state,
+)  # fmt: skip
 from transformer.runs.stream import BatchStream
 from transformer.training import evaluating
 from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
@@ -296,25 +298,36 @@ class Scores:
         self.updater, self.evaluate, self.monitor = updater, evaluate, monitor
         self.best, self.best_step, self.stale = -math.inf, 0, 0
 
-    def measure(self, write: Callable[[dict[str, float]], None]) -> None:
-        """Evaluate the averaged weights, in the first process alone; `write` the metrics, then count them."""
-        if self.evaluate is None:
-            return
+    def _measured(self, evaluate: Evaluation) -> tuple[dict[str, float], float]:
+        # The metrics of the averaged weights, in the first process alone, and the score.
         updater, name, found = self.updater, self.monitor.removeprefix("-"), None
         if rank_and_world_size()[0] == 0:
             with updater.averaged(), evaluating(updater.model), autocast(updater.device, updater.precision):
-                check_type(Mapping, **{"evaluate(model)": (given := self.evaluate(updater.model))})
+                check_type(Mapping, **{"evaluate(model)": (given := evaluate(updater.model))})
                 found = {metric: float(value) for metric, value in given.items()}
         metrics: dict[str, float] = from_first(found)
         if name not in metrics:
             raise ValueError(f"monitor is {self.monitor!r}, but evaluate returned {sorted(metrics)}")
-        score = -metrics[name] if self.monitor.startswith("-") else metrics[name]
+        return metrics, -metrics[name] if self.monitor.startswith("-") else metrics[name]
+
+    def try_out(self) -> None:
+        """Evaluate and leave no trace, since an error shouldn't come late."""
+        if self.evaluate is not None:
+            before = random_state(self.updater.device)
+            self._measured(self.evaluate)
+            set_random_state(before, self.updater.device)
+
+    def measure(self, write: Callable[[dict[str, float]], None]) -> None:
+        """Evaluate, `write` the metrics, then count them."""
+        if self.evaluate is None:
+            return
+        step, (metrics, score) = self.updater.step, self._measured(self.evaluate)
         if not math.isfinite(score):
-            raise FloatingPointError(f"the metric {name} is {metrics[name]} at step {updater.step}")
-        write({"step": updater.step, **metrics})
+            raise FloatingPointError(f"the metric {self.monitor} is {score} at step {step}")
+        write({"step": step, **metrics})
         self.stale += 1
         if score > self.best:
-            self.best, self.best_step, self.stale = score, updater.step, 0
+            self.best, self.best_step, self.stale = score, step, 0
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""

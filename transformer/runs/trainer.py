@@ -169,8 +169,7 @@ class Trainer:
         graphs = nullcontext() if self.graphs is None else self.graphs.used()
         with self.folder.locked() if self.folder and self.log.first else nullcontext():
             self.random.begin()
-            if not resume(self):
-                _save(self)
+            _begin(self)
             self.log.reload()  # after the checkpoint, so that no log is without one
             with stop.noting(), graphs:
                 self._loop(stop)
@@ -237,6 +236,13 @@ def _settings(trainer: Trainer, step: int) -> dict[str, str]:
     options = vars(trainer.loss) if is_dataclass(trainer.loss) else getattr(trainer.loss, "keywords", {})
     plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
     return words | {"options of the loss": repr(plain), "first batch": trainer._first_batch()}
+
+
+def _begin(trainer: Trainer) -> None:
+    # Go on, or write the first checkpoint of a run whose evaluation doesn't fail.
+    if not resume(trainer):
+        trainer.scores.try_out()
+        _save(trainer)
 
 
 def resume(trainer: Trainer) -> bool:
