@@ -868,13 +868,13 @@ def test_a_switch_puts_one_fault_into_the_model(tab):
             toggle(name).press("Enter")
         assert tab.locator("[role=switch][aria-checked=true]").all_inner_texts() == [name]
         right = data["right"][place]
-        assert said(tab) == f"Right model: {words(right)} With “{name}”: {words(trials[place])}"
+        assert said(tab, "switch") == f"Right model: {words(right)} With “{name}”: {words(trials[place])}"
         assert tab.locator(".live-line code").inner_text() == line
         assert (
             tab.locator(f".live-line a[href='#{section}']").count() == tab.locator(f"#{section}").count() == 1
         )
     toggle(name).click()
-    assert said(tab).endswith("Switch on a fault.") and tab.locator(".live-plot path.live-main").count() == 0
+    assert said(tab, "switch").endswith("Switch on a fault.") and tab.locator(".live-plot path.live-main").count() == 0
 
 
 # A run to be killed ----------------------------------------------------------------------------------
