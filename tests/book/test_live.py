@@ -874,7 +874,8 @@ def test_a_switch_puts_one_fault_into_the_model(tab):
             tab.locator(f".live-line a[href='#{section}']").count() == tab.locator(f"#{section}").count() == 1
         )
     toggle(name).click()
-    assert said(tab, "switch").endswith("Switch on a fault.") and tab.locator(".live-plot path.live-main").count() == 0
+    assert said(tab, "switch").endswith("Switch on a fault.")
+    assert tab.locator(".live-plot path.live-main").count() == 0
 
 
 # A run to be killed ----------------------------------------------------------------------------------
