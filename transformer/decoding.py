@@ -80,9 +80,8 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
         token ids `[B, L]`, L ≤ max_length: no start token, and only padding after an end token.
 
     Raises:
-        TypeError, ValueError: `model` has not what a search needs, or gives NaN for a logit; `src` is not
-            `torch.long` `[B, S]`, or longer than the model's `max_length`, which bounds ours.
-        IndexError: a source id is not in the vocabulary.
+        TypeError, ValueError, IndexError: `model` has not what a search needs, or gives NaN for a logit; `src`
+            is not `torch.long` `[B, S]`, has no such tokens, or is longer than the model's `max_length`.
 
     Example:
         >>> from transformer import load_toy_model  # reverses digits, and marks every second equal one
@@ -104,9 +103,7 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
             tokens[rows, step - 1] = last
             going = going & (last != config.eos_id)
             length = length + going.any()
-            if step % state.look_every and step < max_length:
-                continue
-            left = going.nonzero()[:, 0]
+            left = going.nonzero()[:, 0] if step % state.look_every == 0 else rows
             if len(left) == 0:
                 break
             if len(left) < len(rows):

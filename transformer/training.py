@@ -208,8 +208,8 @@ def fit(
         batches: `batches(epoch)` returns those of an epoch, from 0 on; or a list or `DataLoader` for all.
         schedule, steps: `schedule(step)` returns the learning rate of update `step`, from 1 to `steps`.
         clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
-        evaluate: `evaluate(model)` returns metrics; called without dropout and gradients.
-        evaluate_every: updates between two evaluations; one more follows the last update.
+        evaluate: `evaluate(model)` returns metrics; called without dropout and gradients, every
+            `evaluate_every` updates and after the last.
         seed: of dropout.
 
     Returns:
