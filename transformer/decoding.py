@@ -80,8 +80,8 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
         token ids `[B, L]`, L ≤ max_length: no start token, and only padding after an end token.
 
     Raises:
-        TypeError, ValueError, IndexError: `model` has not what a search needs, or gives NaN for a logit; `src`
-            is not `torch.long` `[B, S]`, has no such tokens, or is longer than the model's `max_length`.
+        TypeError, ValueError, IndexError: `model` lacks what a search needs, or gives NaN; `src` is not
+            `torch.long` `[B, S]`, has unknown tokens, or is longer than the model's `max_length`.
 
     Example:
         >>> from transformer import load_toy_model  # reverses digits, and marks every second equal one
