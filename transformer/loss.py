@@ -29,26 +29,27 @@ def label_smoothed_cross_entropy(
     pad_id: int = 0,
     reduction: str = "mean",
 ) -> Tensor:
-    """The cross-entropy of predictions against targets that share out some of their mass.
+    """The cross-entropy of predictions against smoothed targets.
 
     Args:
-        logits, targets: `[..., V]` and token ids `[...]`; those equal to `pad_id` do not count.
-        smoothing: ε_ls in [0, 1); the true token gets 1 − ε_ls + ε_ls/V, every other one ε_ls/V.
+        logits, targets: `[..., V]` and token ids `[...]`; `pad_id` does not count.
+        smoothing: ε_ls in [0, 1), taken from the true token and shared out among all V.
         reduction: `"mean"` over the real target tokens, or `"sum"`.
 
     Returns:
         a scalar in nats, in float32 at least; 0 where every target is padding.
 
     Raises:
-        TypeError, ValueError: shapes do not fit, `smoothing` is not in [0, 1), or `reduction` is another.
+        TypeError, ValueError: shapes do not fit, or an option is out of its range.
 
     Source: Szegedy et al. (2016), section 7; Vaswani et al. (2017), section 5.4.
     """
     _check_shapes(logits, targets)
     check_choice(("mean", "sum"), reduction=reduction)
     check_rate(smoothing=smoothing)  # torch takes a negative one for 0
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     total = F.cross_entropy(
-        logits.reshape(-1, logits.size(-1)).to(torch.promote_types(logits.dtype, torch.float32)),
+        logits.reshape(-1, logits.size(-1)),
         targets.reshape(-1),
         ignore_index=pad_id,
         label_smoothing=smoothing,
@@ -63,13 +64,13 @@ def label_smoothed_cross_entropy(
 def _check_shapes(logits: Tensor, targets: Tensor) -> None:
     if logits.shape[:-1] != targets.shape:
         given = f"{list(logits.shape)} and {list(targets.shape)}"
-        raise ValueError(f"logits and targets must have shapes [..., V] and [...], not {given}")
+        raise ValueError(f"logits and targets must be [..., V] and [...], not {given}")
 
 
 # %% book/06-loss.ipynb · Accuracy and perplexity · [accuracy]
 def token_accuracy(logits: Tensor, targets: Tensor, pad_id: int = 0) -> Tensor:
-    """The share of real target tokens, those of `targets` `[...]` that are not `pad_id`, to which
-    `logits` `[..., V]` give the most: a scalar in [0, 1]; 0 where every target is padding.
+    """The share of real `targets` `[...]`, those that aren't `pad_id`, to which
+    `logits` `[..., V]` give the most, in [0, 1]; 0 where every target is padding.
     """
     _check_shapes(logits, targets)
     real = targets != pad_id
@@ -77,10 +78,10 @@ def token_accuracy(logits: Tensor, targets: Tensor, pad_id: int = 0) -> Tensor:
 
 
 def perplexity(loss: float) -> float:
-    """Among how many equally likely tokens a model wavers: e to the power of its unsmoothed loss, in
-    nats per token.
+    """The number of equally likely tokens that a model is choosing among, on average:
+    e to the power of its unsmoothed loss, in nats per token.
     """
-    return math.inf if loss > 709 else math.exp(loss)  # beyond, no float is large enough
+    return math.inf if loss > 709 else math.exp(loss)  # beyond, no float suffices
 
 
 # %% book/06-loss.ipynb · The loss of a batch · [teacher-forced-loss]
@@ -92,7 +93,7 @@ def teacher_forced_loss(
 
     Args:
         model: the model, in whichever mode it is.
-        batch: source ids `[B, S]` and target ids `[B, T + 1]` that begin with the start token.
+        batch: source ids `[B, S]` and target ids `[B, T + 1]`, the start token first.
         smoothing: as in `label_smoothed_cross_entropy`.
 
     Returns:
@@ -102,16 +103,16 @@ def teacher_forced_loss(
     check_targets(tgt, model)
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
     logits = model(src, tgt[:, :-1])  # [B, T, V]
-    loss = label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
+    loss = label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, "sum")
     return loss, (targets != pad_id).sum()
 
 
 # %% book/06-loss.ipynb · R-Drop · [symmetric-kl]
 def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: int = 0) -> Tensor:
-    """The mean of both Kullback–Leibler divergences between two predictions of the same targets.
+    """The mean of both Kullback–Leibler divergences between two predictions.
 
     Args:
-        logits_p, logits_q: `[..., V]`.
+        logits_p, logits_q: `[..., V]`, both of the same targets.
         targets: token ids `[...]`; positions with `pad_id` do not count.
 
     Returns:
@@ -133,15 +134,15 @@ def r_drop_loss(
     smoothing: float = 0.1,
     alpha: float = 5.0,
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss of a batch that passes twice, with different dropout, and should come out the same.
+    """The summed loss of a batch that passes twice and should come out the same.
 
     Args:
-        model, batch, smoothing: as in `teacher_forced_loss`; without training mode, dropout drops nothing.
-        alpha: weight of the divergence between the passes, relative to the sum of their cross-entropies.
+        model, batch, smoothing: as in `teacher_forced_loss`; the model in training mode.
+        alpha: weight of the divergence against the sum of both cross-entropies.
 
     Returns:
-        half of (both cross-entropies + α · `symmetric_kl`), in nats, summed over the real target
-        tokens; and their number, each counted once.
+        half of (both cross-entropies + α · `symmetric_kl`), in nats, summed over the real
+        target tokens; and their number, each counted once.
 
     Source: Liang et al. (2021), section 2.1.
     """
@@ -151,7 +152,7 @@ def r_drop_loss(
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
     logits = model(torch.cat((src, src)), torch.cat((tgt, tgt))[:, :-1])  # [2B, T, V]
     both = torch.cat((targets, targets))
-    loss = label_smoothed_cross_entropy(logits, both, smoothing, pad_id, reduction="sum")
+    loss = label_smoothed_cross_entropy(logits, both, smoothing, pad_id, "sum")
     p, q = logits.chunk(2)
     divergence = symmetric_kl(p, q, targets, pad_id)
     return (loss + alpha * divergence) / 2, (targets != pad_id).sum()
