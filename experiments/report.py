@@ -21,8 +21,7 @@ from torch import Tensor
 from transformer.commands.data import Translations
 from transformer.commands.recipes import read_recipe
 from transformer.files import read_record, write_record
-from transformer.language.corpora import Pair, load_corpus
-from transformer.language.preparation import detokenize, tokenize
+from transformer.language.corpora import Pair, detokenize, load_corpus, tokenize
 from transformer.language.translator import Search, Translator, by_words
 from transformer.runs.folder import run_facts
 from transformer.training import record_path

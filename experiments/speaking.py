@@ -24,8 +24,7 @@ from transformer.exchange.llama import PARTS
 from transformer.files import read_record, write_record
 from transformer.language.batches import pad
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, SPACE, SPECIALS
-from transformer.modern.generate import generate
-from transformer.modern.language_model import LanguageModel, LanguageModelConfig
+from transformer.modern.language_model import LanguageModel, LanguageModelConfig, generate
 from transformer.modern.parts import wsd_rate
 from transformer.runs.folder import run_facts
 from transformer.weights import load_weights, save_weights

@@ -14,8 +14,7 @@ from typing import Any
 
 from experiments.report import load_sentences
 from transformer.files import write_record
-from transformer.language.corpora import Pair, load_corpus
-from transformer.language.preparation import tokenize
+from transformer.language.corpora import Pair, load_corpus, tokenize
 from transformer.runs.folder import run_facts
 
 RECORD = Path(__file__).resolve().parents[1] / "transformer" / "records" / "book" / "words.json"

@@ -25,8 +25,7 @@ from transformer.language.scores import corpus_scores
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
 from transformer.speed.fast import accelerate
 from transformer.runs.trainer import TrainingConfig, Trainer
-from transformer.language.preparation import Preparation
-from transformer.language.corpora import load_corpus, read_pairs
+from transformer.language.corpora import Preparation, load_corpus, read_pairs
 from transformer.language.translator import Translator
 from transformer.language.folder import save_model, load_model
 from transformer.exchange.torch import from_torch, to_torch

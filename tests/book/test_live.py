@@ -52,7 +52,7 @@ from transformer import (
     sinusoidal_encoding,
 )
 from transformer.commands.recipes import Schedule
-from transformer.language.preparation import tokenize
+from transformer.language.corpora import tokenize
 from transformer.modern.parts import rotary_table, rotate
 from transformer.training import load_record
 

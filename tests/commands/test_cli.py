@@ -28,8 +28,7 @@ from transformer.commands.main import parser
 from transformer.commands.recipes import changed, parsed, read_recipe, settings
 from transformer.commands.train import check_same_run, requested
 from transformer.files import write_record
-from transformer.language.corpora import Pair
-from transformer.language.preparation import Translation
+from transformer.language.corpora import Pair, Translation
 from transformer.language.translator import Search
 from transformer.runs.folder import RunFolder
 from transformer.runs.loop import load_checkpoint

@@ -33,7 +33,7 @@ from transformer import (
     teacher_forced_loss,
     train_translator,
 )
-from transformer.commands.data import ParallelData, Translations
+from transformer.commands.data import ParallelData, Translations, held_out
 from transformer.commands.recipes import (
     Schedule,
     Stacks,
@@ -46,8 +46,7 @@ from transformer.commands.recipes import (
 from transformer.exchange.translators import load_translator
 from transformer.files import write_record
 from transformer.language.batches import BPEDropout
-from transformer.language.corpora import CorpusError, Pair, held_out
-from transformer.language.preparation import AS_IT_IS, CORPORA, PREPARATIONS
+from transformer.language.corpora import AS_IT_IS, CORPORA, PREPARATIONS, CorpusError, Pair
 from transformer.language.translator import Search, evaluate_translator, tune_search
 from transformer.runs.distributed import process_group
 from transformer.runs.loop import load_checkpoint

@@ -17,7 +17,7 @@ from helpers import assert_close
 from transformer.exchange.llama import Speaker
 from transformer.files import CheckpointError
 from transformer.language.vocabulary import BOS_ID, EOS_ID
-from transformer.modern.generate import generate
+from transformer.modern.language_model import generate
 from transformer.training import record_path
 
 pytest.importorskip("safetensors")

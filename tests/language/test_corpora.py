@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from transformer import Preparation, load_corpus, read_pairs, recipe_for
+from transformer.commands.data import held_out
 from transformer.language import corpora
-from transformer.language.corpora import CorpusError, Pair, _Archive, data_folder, held_out
+from transformer.language.corpora import CorpusError, Pair, _Archive, data_folder
 
 TEXTS = {
     "pt.train": "olá .\nobrigado .\n\naté já .\n",

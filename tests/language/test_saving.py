@@ -28,7 +28,7 @@ from transformer import (
     teacher_forced_loss,
 )
 from transformer.language.batches import TokenBatches
-from transformer.language.preparation import CORPORA
+from transformer.language.corpora import CORPORA
 from transformer.runs.loop import load_checkpoint, save_checkpoint
 from transformer.weights import is_compiled, load_weights, original, plain_transformer, save_weights
 

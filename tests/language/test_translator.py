@@ -25,7 +25,7 @@ from transformer import (
     load_corpus,
 )
 from transformer.files import CheckpointError, write_record
-from transformer.language.preparation import AS_IT_IS, CORPORA, checked
+from transformer.language.corpora import AS_IT_IS, CORPORA, checked
 from transformer.language.translator import (
     Alignment,
     Search,

@@ -11,8 +11,7 @@ from transformer import Preparation, Translator, Vocabulary, encode_pairs
 from transformer.commands.data import ParallelData
 from transformer.commands.recipes import RECIPES, changed, train_recipe
 from transformer.language.batches import BPEDropout
-from transformer.language.corpora import Pair
-from transformer.language.preparation import AS_IT_IS, CORPORA, PREPARATIONS, detokenize, tokenize
+from transformer.language.corpora import AS_IT_IS, CORPORA, PREPARATIONS, Pair, detokenize, tokenize
 from transformer.language.translator import evaluate_translator
 from transformer.language.vocabulary import BOS_ID, EOS_ID, normalize
 
@@ -238,7 +237,6 @@ def test_a_translator_reads_what_training_showed(run, read, door):
     else:
         getattr(translator, door)(sources)
     assert read == shown
-    assert [translator.n_tokens(source) for source in sources] == list(map(len, shown))
 
 
 def test_translations_are_restored_and_scored_as_they_are_prepared(run):

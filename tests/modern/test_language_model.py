@@ -22,12 +22,15 @@ from transformer import (
 )
 from transformer.attention import KeyValueCache
 from transformer.exchange.llama import from_llama
-from transformer.modern.generate import RewindableCache, accept, generate, speculative_decoding
 from transformer.modern.language_model import (
     GroupedQueryAttention,
     LanguageModel,
     LanguageModelConfig,
+    RewindableCache,
+    accept,
     cache_bytes,
+    generate,
+    speculative_decoding,
 )
 from transformer.modern.parts import (
     RMSNorm,

@@ -30,8 +30,7 @@ from transformer import (
 )
 from transformer.__main__ import main
 from transformer.attention import KeyValueCache
-from transformer.modern.generate import generate
-from transformer.modern.language_model import LanguageModel, LanguageModelConfig
+from transformer.modern.language_model import LanguageModel, LanguageModelConfig, generate
 from transformer.modern.parts import RoutedFeedForward
 from transformer.study.model_checks import (
     Adapted,

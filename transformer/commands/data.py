@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
-from torch import Tensor
 import torch
+from torch import Tensor
 from transformer.files import regular_file
 from transformer.language.batches import BPEDropout, TokenBatches, encode_pairs
-from transformer.language.corpora import CorpusError, Pair, held_out, load_corpus, read_pairs
-from transformer.language.preparation import CORPORA, Preparation
+from transformer.language.corpora import (
+    AS_IT_IS, CORPORA, CorpusError, Pair, Preparation, as_pairs, load_corpus, read_pairs,
+)  # fmt: skip
 from transformer.language.scores import corpus_scores
 from transformer.language.translator import Search, Translator, evaluate_translator, tune_search
-from transformer.language.vocabulary import Vocabulary
+from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.stream import DrawnAhead
 from transformer.runs.trainer import Trainer
@@ -24,7 +25,7 @@ from transformer.training import evaluate_loss
 from transformer.validation import check_rate, check_size, check_type
 from transformer.weights import save_weights
 
-__all__ = ["Batches", "Reversals", "Translations", "ParallelData", "FILES", "checksum"]
+__all__ = ["Batches", "Reversals", "Translations", "ParallelData", "FILES", "checksum", "held_out"]
 
 
 Batches = Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # of an epoch, as `Trainer` wants them
@@ -263,3 +264,26 @@ def checksum(path: str) -> str:
     """The sha256 of a file."""
     with regular_file(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def held_out(
+    pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS, seed: int = 0
+) -> tuple[list[Pair], list[Pair]]:
+    """Divide a corpus into pairs to train on and pairs to judge by, of which training shows none.
+
+    Pairs that the `preparation` makes equal count as one. Both lists are in the order of the corpus. The
+    second holds a twentieth of the different pairs, but at least 100 and at most 1,000; of fewer than 500, a
+    fifth.
+    """
+    pairs = as_pairs(pairs)
+    keys = [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
+    firsts = {key: place for place, key in reversed([*enumerate(keys)])}
+    if (n := len(firsts)) < 2:
+        found = f"{n} (of {len(pairs):,})"
+        raise ValueError(f"pairs must hold two different pairs, one of them to be held out, not {found}")
+    size = max(1, min(1000, max(n // 20, min(100, n // 5))))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+    places = sorted(sorted(firsts.values())[number] for number in order[:size])
+    chosen = {keys[place] for place in places}
+    train = [pair for pair, key in zip(pairs, keys) if key not in chosen]
+    return train, [pairs[place] for place in places]

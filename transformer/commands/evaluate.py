@@ -3,11 +3,10 @@
 import argparse
 from typing import Any
 from transformer.commands.main import Add, note, search_of, search_options, within
-from transformer.language.corpora import Pair, load_corpus, read_pairs
+from transformer.language.corpora import CORPORA, Pair, load_corpus, read_pairs
 from transformer.language.folder import pretrained_folder
 from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator
-from transformer.language.preparation import CORPORA
 
 __all__ = ["run", "add_options", "HELP"]
 

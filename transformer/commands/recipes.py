@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 import torch
 from torch import Tensor
-from transformer.commands.data import ParallelData, Reversals, Translations, checksum
+from transformer.commands.data import ParallelData, Reversals, Translations, checksum, held_out
 from transformer.files import read_record
 from transformer.language.batches import TokenBatches, encode_pairs
-from transformer.language.corpora import CorpusError, Pair, as_pairs, held_out
-from transformer.language.preparation import AS_IT_IS, Preparation
+from transformer.language.corpora import AS_IT_IS, CorpusError, Pair, Preparation, as_pairs
 from transformer.language.translator import Translator
 from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.layers import LayerConfig

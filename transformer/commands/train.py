@@ -11,7 +11,7 @@ from transformer.commands.main import PROGRAM, Add, device_option, note, use_thr
 from transformer.commands.recipes import RECIPES, Recipe, changed, own_recipe, parsed, read_recipe, settings
 from transformer.commands.recipes import train_recipe
 from transformer.files import write_record
-from transformer.language.preparation import AS_IT_IS, PREPARATIONS, Preparation
+from transformer.language.corpora import AS_IT_IS, PREPARATIONS, Preparation
 from transformer.runs.distributed import StoppedRun, process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder, draw_curves, run_facts
 from transformer.runs.trainer import Trainer

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from transformer.exchange.foreign import ForeignFolder, check_tokenizer, fitted_weights, our_name
 from transformer.files import refusing_damage
-from transformer.modern.generate import generate, most_probable
-from transformer.modern.language_model import LanguageModel, LanguageModelConfig
+from transformer.modern.language_model import LanguageModel, LanguageModelConfig, generate, most_probable
 from transformer.modern.parts import RotaryStretch
 from transformer.validation import check_choice, check_index, check_type, optional_import
 from transformer.weights import place_all, planned

@@ -287,10 +287,6 @@ class MarianTranslator(AnyTranslator):
         """The text of a translation's ids."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
-    def n_tokens(self, sentence: str) -> int:
-        """How many tokens the model would read of a whole sentence, the end token included."""
-        return len(self._encoded(sentence))
-
     def _encoded(self, sentence: str) -> list[int]:
         check_type(str, sentence=sentence)
         with refusing_damage(self._path):

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformer.files import (
     CheckpointError, atomic_file, read_record, refusing_damage, regular_file, write_record,
 )  # fmt: skip
+from transformer.language.corpora import CORPORA, Preparation
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
-from transformer.language.preparation import CORPORA, Preparation
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.fast import FastTransformer
 from transformer.training import record_path

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from transformer.language.preparation import CORPORA, Preparation
+from transformer.language.corpora import CORPORA, Preparation
 from transformer.validation import check_size, check_type, optional_import
 
 

@@ -23,9 +23,8 @@ from torch import Tensor
 
 from transformer.decoding import beam_search, check_beam, greedy_search
 from transformer.language.batches import batch_cuts, pad
-from transformer.language.corpora import Pair
+from transformer.language.corpora import Pair, Preparation, Translation, checked, warn_of_doubts
 from transformer.language.folder import check_agreement, read_translator, savable, write_translator
-from transformer.language.preparation import Preparation, Translation, checked, warn_of_doubts
 from transformer.language.vocabulary import UNK_ID, Vocabulary
 from transformer.model import Transformer
 from transformer.speed.fast import FastTransformer, accelerated
@@ -115,10 +114,6 @@ class AnyTranslator(ABC):
     @abstractmethod
     def write(self, ids: list[int]) -> str:
         """The text of a translation's ids."""
-
-    @abstractmethod
-    def n_tokens(self, sentence: str) -> int:
-        """How many tokens the model would read of a whole sentence, the end token included."""
 
     def translate(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Any
@@ -276,9 +271,6 @@ class Translator(AnyTranslator):
         found = self._searched(sentences, search, changes)
         warn_of_doubts(sentences, [source.cuts for source, _ in found])
         return [self.vocabulary.decode(ids) for _, ids in found]
-
-    def n_tokens(self, sentence: str) -> int:
-        return len(self.vocabulary.encode(sentence)) + 1
 
     def align(self, sentence: str, search: Search = Search(), **changes: Any) -> Alignment:
         """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""

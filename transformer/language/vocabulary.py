@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.files import atomic_file, refusing_damage, regular_file
-from transformer.language.preparation import AS_IT_IS, Preparation
+from transformer.language.corpora import AS_IT_IS, Preparation
 from transformer.validation import check_size, check_type, optional_import
 
 

@@ -4,7 +4,7 @@
   const SPACE = "▁"; // stands for the space in front of a word
   const ENDING = "(?:s|re|ve|m|ll|d)(?![\\p{L}\\p{N}_])"; // of she's, we're and their like
 
-  // Lower case, blanks around punctuation: what `transformer.language.preparation.tokenize` makes of simple text.
+  // Lower case, blanks around punctuation: what `transformer.language.corpora.tokenize` makes of simple text.
   const WORDS = new RegExp(`n['’]t(?![\\p{L}\\p{N}_])|['’]${ENDING}|[\\p{L}\\p{N}_]+(?=n['’]t(?![\\p{L}\\p{N}_]))`
     + `|[\\p{L}\\p{N}_]+(?:(?:-|['’](?!${ENDING}))[\\p{L}\\p{N}_]+)*|[^\\p{L}\\p{N}_\\s]`, "gu");
   const tokenize = (text) => (text.normalize("NFC").toLowerCase().match(WORDS) ?? []).join(" ").replaceAll("’", "'");
