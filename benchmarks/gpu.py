@@ -24,7 +24,7 @@ from transformer.files import write_record
 from transformer.language.translator import evaluate_translator
 from transformer.runs.folder import run_facts
 from transformer.runs.loop import Updater
-from transformer.speed.graphs import UpdateGraphs
+from transformer.runs.trainer import UpdateGraphs
 from transformer.toy import exact_match
 from transformer.training import to_device
 

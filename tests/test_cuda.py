@@ -28,8 +28,9 @@ from transformer import (
     teacher_forced_loss,
 )
 from transformer.attention import fused_attention
+from transformer.runs import trainer
 from transformer.runs.loop import Updater
-from transformer.speed import fast, graphs
+from transformer.speed import fast
 from transformer.training import to_device
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -221,10 +222,10 @@ class StandIn:
 def recorder(device, monkeypatch):
     """What records updates on the device."""
     if device.type == "cpu":
-        monkeypatch.setitem(graphs.RECORDERS, "cpu", StandIn)
+        monkeypatch.setitem(trainer.RECORDERS, "cpu", StandIn)
         monkeypatch.setattr(fast, "fast_attention", fused_attention)  # a mask is looked at on the CPU alone
         monkeypatch.setattr(StandIn, "replays", 0)
-    return graphs.RECORDERS[device.type]
+    return trainer.RECORDERS[device.type]
 
 
 SMALL = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=16)
@@ -299,7 +300,7 @@ def broken(recorder, when):
 @pytest.mark.parametrize("when", ["recording", "replay"])
 def test_after_a_graph_that_fails_the_run_goes_on_from_the_same_state(recorder, device, monkeypatch, when):
     wanted = train(device, dropout=0.2, precision="float16")
-    monkeypatch.setitem(graphs.RECORDERS, device.type, broken(recorder, when))
+    monkeypatch.setitem(trainer.RECORDERS, device.type, broken(recorder, when))
     with pytest.warns(UserWarning, match="one operation at a time, .*: RuntimeError: out of order") as warned:
         found = train(device, dropout=0.2, precision="float16")
     assert len(warned) == 1
@@ -318,7 +319,7 @@ def with_a_hook(model: Transformer) -> Transformer:
 def test_what_no_graph_can_hold_is_trained_eagerly_and_said_once(monkeypatch, there, hook):
     device, start = torch.device("cpu"), make_model(**SMALL, dropout=0.0).double()
     start = with_a_hook(start) if hook else start
-    monkeypatch.setattr(graphs, "RECORDERS", there)
+    monkeypatch.setattr(trainer, "RECORDERS", there)
     with pytest.warns(UserWarning, match="and not as graphs: they need an NVIDIA GPU, one process") as found:
         run = train(device, model=deepcopy(start))
     assert len([warning for warning in found if "graphs" in str(warning.message)]) == 1
