@@ -24,7 +24,7 @@ from transformer.files import write_record
 from transformer.language.translator import evaluate_translator
 from transformer.runs.folder import run_facts
 from transformer.runs.loop import Updater
-from transformer.runs.trainer import UpdateGraphs
+from transformer.speed.graphs import GraphedTransformer, UpdateGraphs
 from transformer.toy import exact_match
 from transformer.training import to_device
 
@@ -85,15 +85,16 @@ def mean_seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def searches(device: torch.device, until: float) -> Rows:
-    """Searches of the accelerated model."""
+    """Searches of the accelerated model, with a half precision, and by graphs."""
     gpu, size = device.type == "cuda", SIZES["b"]
-    model = accelerate(our_model(size.config).to(device).eval())
+    model = our_model(size.config).to(device).eval()
     for sentences, beam_size in [(64, 1), (64, 4), (1, 4), (1024, 4)] if gpu else [(1, 1), (1, 4)]:
         src = decoding_sources(size.config, sentences).to(device)
-        for half in (False, True) if gpu else (False,):
+        for kind, half in ((accelerate, False), (accelerate, gpu), (GraphedTransformer, gpu)):
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                took = mean_seconds(partial(our_search, model, src, beam_size, LENGTH), device)
-            name = f"{sentences} sentences, beam {beam_size}{', bfloat16' * half}"
+                took = mean_seconds(partial(our_search, kind(model), src, beam_size, LENGTH), device)
+            graphs = ", graphs" * (kind is GraphedTransformer)
+            name = f"{sentences} sentences, beam {beam_size}{', bfloat16' * half}{graphs}"
             yield name, {"ms a step": 1000 * took / LENGTH, "tokens/s": sentences * LENGTH / took}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -28,9 +29,9 @@ from transformer import (
     teacher_forced_loss,
 )
 from transformer.attention import fused_attention
-from transformer.runs import trainer
 from transformer.runs.loop import Updater
-from transformer.speed import fast
+from transformer.speed import fast, graphs
+from transformer.speed.graphs import GraphedTransformer
 from transformer.training import to_device
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -122,21 +123,6 @@ def test_a_training_step_never_waits_for_its_device(device, kind, precision, los
     assert len(found) == 1  # a question is noticed
 
 
-@pytest.mark.parametrize("search", [greedy_search, partial(beam_search, beam_size=4)], ids=["greedy", "beam"])
-def test_how_often_a_search_waits_for_its_device(device, search, monkeypatch):
-    """Every eighth step it asks which sentences have ended, and once for the length of the longest."""
-    monkeypatch.setattr(fast, "_LOOK_EVERY", {})  # on the CPU as on a GPU
-    model, src = make_model().eval(), make_batch()[0].to(device)
-    with torch.no_grad():
-        model.output.weight[model.config.eos_id] = -1  # so that no translation ends early
-    searched, found = accelerate(model.to(device)), []
-    for length in (8, 40):
-        with waits(device) as asked:
-            search(searched, src, max_length=length)
-        found.append(len(asked))
-    assert found[1] - found[0] == 4
-
-
 @LOSSES
 @KINDS
 def test_losses_and_gradients_are_those_of_the_plain_model_on_the_cpu(device, kind, loss):
@@ -222,10 +208,26 @@ class StandIn:
 def recorder(device, monkeypatch):
     """What records updates on the device."""
     if device.type == "cpu":
-        monkeypatch.setitem(trainer.RECORDERS, "cpu", StandIn)
+        monkeypatch.setitem(graphs.RECORDERS, "cpu", StandIn)
         monkeypatch.setattr(fast, "fast_attention", fused_attention)  # a mask is looked at on the CPU alone
         monkeypatch.setattr(StandIn, "replays", 0)
-    return trainer.RECORDERS[device.type]
+    return graphs.RECORDERS[device.type]
+
+
+@pytest.mark.parametrize("search", [greedy_search, partial(beam_search, beam_size=4)], ids=["greedy", "beam"])
+@pytest.mark.parametrize("kind", [accelerate, GraphedTransformer])
+def test_how_often_a_search_waits_for_its_device(recorder, device, kind, search, monkeypatch):
+    """Every eighth step it asks which sentences have ended, and once for the length of the longest."""
+    monkeypatch.setattr(fast, "_LOOK_EVERY", {})  # on the CPU as on a GPU
+    model, src = make_model().eval(), make_batch()[0].to(device)
+    with torch.no_grad():
+        model.output.weight[model.config.eos_id] = -1  # so that no translation ends early
+    searched, found = kind(model.to(device)), []
+    for length in (8, 40):
+        with waits(device) as asked:
+            search(searched, src, max_length=length)
+        found.append(len(asked))
+    assert found[1] - found[0] == 4
 
 
 SMALL = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=16)
@@ -300,7 +302,7 @@ def broken(recorder, when):
 @pytest.mark.parametrize("when", ["recording", "replay"])
 def test_after_a_graph_that_fails_the_run_goes_on_from_the_same_state(recorder, device, monkeypatch, when):
     wanted = train(device, dropout=0.2, precision="float16")
-    monkeypatch.setitem(trainer.RECORDERS, device.type, broken(recorder, when))
+    monkeypatch.setitem(graphs.RECORDERS, device.type, broken(recorder, when))
     with pytest.warns(UserWarning, match="one operation at a time, .*: RuntimeError: out of order") as warned:
         found = train(device, dropout=0.2, precision="float16")
     assert len(warned) == 1
@@ -319,8 +321,74 @@ def with_a_hook(model: Transformer) -> Transformer:
 def test_what_no_graph_can_hold_is_trained_eagerly_and_said_once(monkeypatch, there, hook):
     device, start = torch.device("cpu"), make_model(**SMALL, dropout=0.0).double()
     start = with_a_hook(start) if hook else start
-    monkeypatch.setattr(trainer, "RECORDERS", there)
+    monkeypatch.setattr(graphs, "RECORDERS", there)
     with pytest.warns(UserWarning, match="and not as graphs: they need an NVIDIA GPU, one process") as found:
         run = train(device, model=deepcopy(start))
     assert len([warning for warning in found if "graphs" in str(warning.message)]) == 1
     assert_same_run(run, train(device, graphs=False, model=deepcopy(start)), 1e-9)
+
+
+# -------------------------------------------------------------------------------------------------
+# Searches as graphs
+# -------------------------------------------------------------------------------------------------
+
+
+def searched(model: Transformer, device: torch.device) -> list[torch.Tensor]:
+    """What searches find in 40 steps, for which there is room after it is doubled twice."""
+    src = torch.cat([make_batch()[0], torch.zeros(1, 12, dtype=torch.long)]).to(device)
+    beams = [beam_search(model, src, beam_size, max_length=40) for beam_size in (1, 4)]
+    return [greedy_search(model, src, 40), *(x for beam in beams for x in beam)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("look_every", [1, 8])
+def test_searches_as_graphs_are_the_eager_ones(recorder, device, monkeypatch, look_every):
+    monkeypatch.setattr(fast, "_LOOK_EVERY", {device.type: look_every})
+    lengths = set()
+    for changes in ({}, {"norm_first": False, "n_layers": 1}):
+        model = make_model(**changes).double().eval().to(device)
+        found, wanted = (searched(kind(model), device) for kind in (GraphedTransformer, accelerate))
+        assert_same(found, wanted, 1e-9)
+        lengths |= set((wanted[3][:, 0] != 0).sum(1).tolist())
+    assert len(lengths) > 3  # sentences leave at several times
+    assert recorder is not StandIn or StandIn.replays > 150
+
+
+@pytest.mark.parametrize("when", ["recording", "replay"])
+def test_after_a_graph_that_fails_a_search_goes_on(recorder, device, monkeypatch, when):
+    model, src = make_model().double().eval().to(device), make_batch()[0].to(device)
+    monkeypatch.setitem(graphs.RECORDERS, device.type, broken(recorder, when))
+    with pytest.warns(UserWarning, match="a search's steps are made one .*: out of order") as said:
+        found = beam_search(GraphedTransformer(model), src, max_length=20)
+    assert len(said) == 1
+    assert_same(list(found), list(beam_search(model, src, max_length=20)), 1e-9)
+
+
+def test_graphs_are_recorded_after_earlier_ones_are_gone(monkeypatch):
+    """PyTorch refuses memory whose graphs are all gone, as those of an earlier run are."""
+    alive: Counter[object] = Counter()
+
+    class Graph:
+        def pool(self):
+            return self.memory
+
+        def replay(self):
+            pass
+
+        def __del__(self):
+            alive[self.memory] -= 1
+
+    @contextmanager
+    def recording(graph, pool=None):
+        assert pool is None or alive[pool] > 0
+        graph.memory = pool or object()
+        alive[graph.memory] += 1
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    monkeypatch.setattr(graphs.CUDAGraph, "_first", None)
+    for value in (3.0, 5.0):
+        (found,) = graphs.CUDAGraph(partial(lambda x: (torch.tensor(x),), value))()
+        assert found == value
+    assert len(alive) == 1

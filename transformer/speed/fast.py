@@ -1,7 +1,7 @@
 """`accelerate`: the same model by other kernels."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 import torch
 import torch.nn.functional as F
@@ -154,22 +154,27 @@ class _LayerStep:
         if empty is not None:
             self.values.masked_fill_(empty, 0.0)  # whoever may attend to nothing gets zeros
 
-    # Of vectors x [N, d_model]; their keys and values go to `new` [N, 2, H, 1, d_k], the place in
-    # which `keys` and `values` [N, H, t, d_k] end.
-    def __call__(self, x: Tensor, new: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    # Of vectors x [N, d_model], with the mask of the memory; `past` is what `attend` takes.
+    def __call__(self, x: Tensor, mask: Tensor | None, past: tuple[Tensor, ...]) -> Tensor:
         own_norm, cross_norm, feed_norm = self.norms
         if self.norm_first:
-            x = x + self.attend(own_norm(x), new, keys, values)
+            x = x + self.attend(own_norm(x), *past)
             x = x + self.attend_memory(cross_norm(x), mask)
             return x + self.feed(feed_norm(x))
-        x = own_norm(x + self.attend(x, new, keys, values))
+        x = own_norm(x + self.attend(x, *past))
         x = cross_norm(x + self.attend_memory(x, mask))
         return feed_norm(x + self.feed(x))
 
-    def attend(self, x: Tensor, new: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    # The new keys and values go to `new` [N, 2, H, 1, d_k], the place in which `keys` and `values`
+    # [N, H, t, d_k] end; or to one place [1] of many in `new`, of which those that are `seen` count.
+    def attend(
+        self, x: Tensor, new: Tensor, keys: Tensor, values: Tensor, place: Tensor | None = None,
+        seen: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         qkv = fast_linear(x, *self.w_qkv).view(self.qkv_shape)  # [N, 3, H, 1, d_k]
-        new.copy_(qkv.narrow(1, 1, 2))
-        context = F.scaled_dot_product_attention(qkv.select(1, 0), keys, values)  # [N, H, 1, d_k]
+        pair = qkv.narrow(1, 1, 2)
+        new.copy_(pair) if place is None else new.index_copy_(3, place, pair)
+        context = F.scaled_dot_product_attention(qkv.select(1, 0), keys, values, seen)  # [N, H, 1, d_k]
         return fast_linear(context.reshape(x.shape), *self.own_output)
 
     def attend_memory(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -240,10 +245,13 @@ class FastDecoderState(DecoderState):
     @torch.inference_mode()
     def step(self, last: Tensor) -> Tensor:
         """As in `DecoderState`."""
-        position = self.positions[self.past.length]  # [d_model]
+        return self._logits(last, self.positions[self.past.length], self.past.lengthen())
+
+    def _logits(self, last: Tensor, position: Tensor, past: Iterable[tuple[Tensor, ...]]) -> Tensor:
+        # Of tokens [N] at a position [d_model], with what each layer's `attend` takes.
         x = torch.add(position, torch.embedding(self.table, last), alpha=self.scale)  # [N, d_model]
-        for layer, kept in zip(self.layers, self.past.lengthen(), strict=True):
-            x = layer(x, *kept, self.memory_mask)
+        for layer, kept in zip(self.layers, past, strict=True):
+            x = layer(x, self.memory_mask, kept)
         return fast_linear(self.norm(x), *self.output)
 
     @torch.inference_mode()
