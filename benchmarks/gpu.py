@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 
 from benchmarks.measure import memory_bandwidth, product_peak, seconds
 from benchmarks.peers import our_model, our_search
-from benchmarks.workload import SIZES, Batch, Size, decoding_sources, sentence_batches, training_flops
+from benchmarks.workload import SIZES, Size, decoding_sources, sentence_batches, training_flops
 from transformer import accelerate, teacher_forced_loss
 from transformer.commands.recipes import RECIPES, Recipe, changed, train_recipe
 from transformer.files import write_record
@@ -25,17 +26,32 @@ from transformer.language.translator import evaluate_translator
 from transformer.runs.folder import run_facts
 from transformer.runs.loop import Updater
 from transformer.speed.graphs import GraphedTransformer, UpdateGraphs
-from transformer.toy import exact_match
+from transformer.toy import exact_match, toy_config
 from transformer.training import to_device
 
 LENGTH = 32  # tokens that a search makes of each sentence
-# Each row adds one thing: kernels, TF32, precision, graphs.
+
+
+@dataclass(frozen=True)
+class Rung:
+    """How an update is made."""
+
+    fast: bool = True
+    tf32: bool = True
+    precision: str = "bfloat16"
+    graphs: bool = False
+    compiled: bool = False
+
+
+# Each adds one thing: TF32, precision, kernels, graphs, a compiler, and the compiler's work as a graph.
 LADDER = {
-    "float32": (False, False, "float32", False),
-    "TF32": (False, True, "float32", False),
-    "bfloat16": (False, True, "bfloat16", False),
-    "accelerated": (True, True, "bfloat16", False),
-    "graph": (True, True, "bfloat16", True),
+    "float32": Rung(False, False, "float32"),
+    "TF32": Rung(False, True, "float32"),
+    "bfloat16": Rung(False),
+    "accelerated": Rung(),
+    "graph": Rung(graphs=True),
+    "compiled": Rung(compiled=True),
+    "compiled, graph": Rung(graphs=True, compiled=True),
 }
 Rows = Iterator[tuple[str, dict[str, Any]]]
 
@@ -49,32 +65,48 @@ def facts(device: torch.device, until: float) -> Rows:
 
 
 def ladder(device: torch.device, until: float) -> Rows:
-    """Training steps, each row with one thing more than the row above it."""
-    gpu = device.type == "cuda"
-    for name, tokens in [("b", 2000), ("base", 2000), ("base", 25_000)] if gpu else [("b", 200)]:
-        size = SIZES[name]
-        (batch,) = sentence_batches(size.config, tokens, 1)
-        for row, (fast, tf32, precision, graphs) in LADDER.items():
-            precision = precision if gpu else "float32"  # few processors have units for bfloat16
-            torch.set_float32_matmul_precision("high" if tf32 else "highest")
-            if gpu:
-                torch.cuda.reset_peak_memory_stats()
-            step = step_seconds(size, to_device(batch, device), fast, precision, graphs)
-            target = int((batch[1][:, 1:] != size.config.pad_id).sum())
-            found = {"ms": 1000 * step, "tokens/s": target / step}
-            found["TFLOP/s"] = training_flops(size.config, [batch]) / step / 1e12
-            found["GB"] = torch.cuda.max_memory_allocated() / 1e9 if gpu else 0.0
-            yield f"{name} {tokens:,} {row}", found
+    """Training steps, each row with one thing more than the row above it; then batches of other sizes."""
+    yield from rungs(device, compiled=False)
+    small = Size("toy", toy_config(pad_id=0, bos_id=1, eos_id=2))  # ids below those of the others
+    others = [(SIZES["b"], 500), (SIZES["b"], 8000), *((small, 22 * rows) for rows in (32, 256, 4096))]
+    for size, tokens in others if device.type == "cuda" else others[2:3]:
+        yield f"{size.name} {tokens:,} graph", measured(size, tokens, LADDER["graph"], device)
 
 
-def step_seconds(size: Size, batch: Batch, fast: bool, precision: str, graphs: bool) -> float:
-    """Seconds of one update."""
-    model = our_model(size.config).to(batch[0].device).train()
-    model = accelerate(model) if fast else model
-    updater = Updater(model, teacher_forced_loss, lambda step: 1e-4, size.clip_norm, precision)
-    work = partial(updater, [batch])
-    with UpdateGraphs(updater).used() if graphs else nullcontext():
-        return mean_seconds(work, updater.device)
+def compiled(device: torch.device, until: float) -> Rows:
+    """The ladder's last rungs, which take the compiler's minutes."""
+    yield from rungs(device, compiled=True)
+
+
+def rungs(device: torch.device, compiled: bool) -> Rows:
+    """The rungs of the ladder that are compiled, or those that aren't."""
+    large = [("base", 25_000), ("base", 2000), ("b", 2000)]
+    for name, tokens in large if device.type == "cuda" else [("b", 200)]:
+        for rung, how in LADDER.items():
+            if how.compiled == compiled:
+                yield f"{name} {tokens:,} {rung}", measured(SIZES[name], tokens, how, device)
+
+
+def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[str, Any]:
+    """An update of a batch of so many tokens. A CPU computes in float32: few have units for bfloat16."""
+    gpu, (batch,) = device.type == "cuda", sentence_batches(size.config, tokens, 1)
+    torch.set_float32_matmul_precision("high" if how.tf32 else "highest")
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+    loss, model = teacher_forced_loss, our_model(size.config).to(device).train()
+    if how.compiled:
+        loss = torch.compile(loss, dynamic=True, backend="inductor" if gpu else "eager")
+    precision = how.precision if gpu else "float32"
+    model = accelerate(model) if how.fast else model
+    updater = Updater(model, loss, lambda step: 1e-4, size.clip_norm, precision)
+    work = partial(updater, [to_device(batch, device)])
+    with UpdateGraphs(updater).used() if how.graphs else nullcontext():
+        step = mean_seconds(work, device)
+    target = int((batch[1][:, 1:] != size.config.pad_id).sum())
+    found = {"ms": 1000 * step, "tokens/s": target / step}
+    found["TFLOP/s"] = training_flops(size.config, [batch]) / step / 1e12
+    found["GB"] = torch.cuda.max_memory_allocated() / 1e9 if gpu else 0.0
+    return found
 
 
 def mean_seconds(work: Callable[[], object], device: torch.device) -> float:
@@ -88,7 +120,8 @@ def searches(device: torch.device, until: float) -> Rows:
     """Searches of the accelerated model, with a half precision, and by graphs."""
     gpu, size = device.type == "cuda", SIZES["b"]
     model = our_model(size.config).to(device).eval()
-    for sentences, beam_size in [(64, 1), (64, 4), (1, 4), (1024, 4)] if gpu else [(1, 1), (1, 4)]:
+    sizes = [(64, 1), (64, 4), (1, 4), (1024, 4), (1, 1), (8, 1), (1024, 1)]
+    for sentences, beam_size in sizes if gpu else [(1, 1), (1, 4)]:
         src = decoding_sources(size.config, sentences).to(device)
         for kind, half in ((accelerate, False), (accelerate, gpu), (GraphedTransformer, gpu)):
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
@@ -133,7 +166,7 @@ def ted(device: torch.device, until: float) -> Rows:
     yield "score", {name: score["score"] for name, score in scores.items()}
 
 
-PARTS = {part.__name__: part for part in (facts, ladder, searches, toy, ted)}
+PARTS = {part.__name__: part for part in (facts, ladder, searches, toy, ted, compiled)}
 
 
 def main(name: str, device: str, limit: str, folder: str) -> None:
