@@ -16,14 +16,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Size:
-    """A model size and how it is trained.
-
-    Args:
-        name: for tables.
-        config: of the model.
-        smoothing: of the labels.
-        clip_norm: the longest gradient.
-    """
+    """A model size, and how it is trained."""
 
     name: str
     config: TransformerConfig
@@ -50,16 +43,8 @@ def sentence_batches(
     """Batches as a loader that sorts by length makes them.
 
     Their lengths are spread evenly over `SHORTEST` to `LONGEST`; within a batch a sentence has L or L − 1
-    tokens, on each side, and the first one L on both.
-
-    Args:
-        config: of the model: vocabulary and special ids.
-        target_tokens: about how many target tokens a batch has, padding included.
-        n_batches: how many batches to make.
-        seed: of tokens and lengths.
-
-    Returns:
-        pairs of sources `[B, L]` and targets `[B, L + 1]`, which begin with the start token.
+    tokens, on each side, and the first one L on both. A batch has about `target_tokens`, padding included:
+    pairs of sources `[B, L]` and targets `[B, L + 1]`, which begin with the start token.
     """
     generator = torch.Generator().manual_seed(seed)
     batches = []
@@ -78,14 +63,8 @@ def sentence_batches(
 def shuffled_batches(
     config: TransformerConfig, batches: list[Batch], target_tokens: int, seed: int = 0
 ) -> list[Batch]:
-    """The same sentences in random order, as a loader that looks at no length cuts them.
-
-    Args:
-        config: of the model: special ids.
-        batches: pairs of sources and targets.
-        target_tokens: the most target positions of a batch, padding included.
-        seed: of the order.
-    """
+    """The same sentences in random order, as a loader that looks at no length cuts them into batches of at
+    most `target_tokens`, padding included."""
     pairs = [
         tuple(ids[ids != config.pad_id].tolist() for ids in pair) for batch in batches for pair in zip(*batch)
     ]
