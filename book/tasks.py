@@ -30,6 +30,8 @@ REQUIREMENTS = ("requirements.txt", "pyproject.toml")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # As many one-threaded test processes as there are workers, or they fight for the cores.
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+# Nor does each of them, and each program that a test starts, compile the package anew.
+QUIET["PYTHONDONTWRITEBYTECODE"] = ""
 # A file is run by one worker. Files begin in the order given, chapters first: the longest is one of them.
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 CORES = min(os.cpu_count() or 1, 7)
@@ -128,12 +130,13 @@ def book(options) -> None:
 
 @command
 def test(options) -> None:
-    """package = book, style, types, tests, every cell against its stored output"""
+    """package = book, style, tests, every cell against its stored output"""
     python = installed()
     sound(python)
     call(
-        *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE, "-m", "not pages"),
-        *("--nbval", "--nbval-current-env", "--nbval-cell-timeout", CELL_TIMEOUT),
+        *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE),
+        *("-m", "not pages and not types", "--nbval", "--nbval-current-env"),
+        *("--nbval-cell-timeout", CELL_TIMEOUT),
         *("--nbval-sanitize-with", "tests/sanitize.cfg", "book", "tests"),
         **QUIET,
     )

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile(
-    "book", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=True
+    "book", max_examples=20, deadline=None, derandomize=True, database=None, print_blob=True
 )
 settings.load_profile("book")
 

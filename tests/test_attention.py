@@ -195,7 +195,7 @@ def spelled_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, 
     return context, weights
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(different_sizes, st.floats(0, 1), st.integers(0, 2**32))
 def test_attention_equals_loops(sizes, share, seed):
     torch.manual_seed(seed)
@@ -211,7 +211,7 @@ def test_attention_equals_loops(sizes, share, seed):
     assert_same(fused_attention(q, k, v, mask), context)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(different_sizes, st.integers(0, 3), st.integers(0, 2**32))
 def test_attention_equals_torchs_in_values_and_gradients(sizes, axes, seed):
     """With no, one, two or three axes in front; every row has something to attend."""
@@ -343,7 +343,7 @@ def parts(keys: Tensor, values: Tensor, pieces: list[int]) -> list:
     return [lambda pair=pair: pair for pair in pairs]
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.integers(0, 2**32))
 def test_a_cache_holds_what_was_appended_to_each_of_its_attentions(pieces, seed):
     torch.manual_seed(seed)
@@ -447,7 +447,7 @@ def torchs_gradients(output: Tensor, theirs: nn.MultiheadAttention) -> list[Tens
     return [*(found[:-1] if joint is None else found[0].chunk(3)), found[-1]]
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(different_sizes, st.booleans(), st.booleans(), st.integers(0, 2**32))
 def test_module_equals_torchs_in_values_and_gradients(sizes, bias, own_widths, seed):
     torch.manual_seed(seed)
@@ -604,7 +604,7 @@ def test_module_is_captured_by_compile_and_by_export():
         return torch.randn(B, T, 8), torch.randn(B, S, 8), ids
 
     module = Decoding().eval()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
     B, T, S = (torch.export.Dim(name) for name in "BTS")
     shapes = ({0: B, 1: T}, {0: B, 1: S}, {0: B, 1: S})
     exported = torch.export.export(module, example(3, 4, 5), dynamic_shapes=shapes).module()

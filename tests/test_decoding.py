@@ -211,13 +211,13 @@ SEARCHES = [partial(greedy_search, max_length=6), partial(beam_search, max_lengt
 @pytest.mark.parametrize("steps", [2, 8])
 def test_looking_rarely_at_what_has_ended_changes_no_result(search, kind, steps, monkeypatch):
     """Sentences that have ended wait in the batch for the next look, and for those that go on."""
-    for seed in range(5):
+    for seed in range(2):
         model, src = kind(make_model(seed)), make_sources(seed)
-        wanted = [search(model, src, max_length=length) for length in (1, 7, 12)]
+        wanted = [search(model, src, max_length=length) for length in (1, 12)]
         with monkeypatch.context() as patch:
             patch.setattr(DecoderState, "look_every", steps)
             patch.setitem(fast._LOOK_EVERY, "cpu", steps)
-            found = [search(model, src, max_length=length) for length in (1, 7, 12)]
+            found = [search(model, src, max_length=length) for length in (1, 12)]
         assert_same(found, wanted)
 
 

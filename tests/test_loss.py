@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import close, refuses
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -57,7 +57,6 @@ def test_equals_the_definition_token_by_token(smoothing):
     assert close(total, sum(losses))
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.integers(1, 6), max_size=3),
     st.integers(2, 9),

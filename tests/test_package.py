@@ -92,6 +92,8 @@ def run_python(program: str, *, folder: Path = ROOT) -> str:
 
 @pytest.mark.slow
 def test_import_needs_only_torch_and_costs_little_beyond_it():
+    """And a model is built and accelerated without a compiler, which torch loads in seconds, wherever it
+    decomposes an operation on a device without numbers."""
     costs = []
     for _ in range(3):
         printed = run_python("""
@@ -102,21 +104,17 @@ before = set(sys.modules)
 start = time.process_time()
 import transformer
 cost = (time.process_time() - start) / (start - begin)
-print(json.dumps([cost, sorted({name.partition(".")[0] for name in set(sys.modules) - before})]))
+modules = sorted({name.partition(".")[0] for name in set(sys.modules) - before})
+config = transformer.TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1)
+transformer.accelerate(transformer.Transformer(config))
+print(json.dumps([cost, modules, "torch._dynamo" in sys.modules]))
 """)
-        cost, modules = json.loads(printed)
+        cost, modules, compiles = json.loads(printed)
         costs.append(cost)
         if cost <= 0.15:  # of what torch costs; 0.09 to 0.11 in a dozen runs on one machine
             break
-    assert min(costs) <= 0.15
+    assert min(costs) <= 0.15 and not compiles
     assert set(modules) - sys.stdlib_module_names - {"torch"} == {"transformer"}
-
-
-def test_a_model_is_built_and_accelerated_without_a_compiler():
-    """Which torch loads in seconds, wherever it decomposes an operation on a device without numbers."""
-    program = "from transformer import Transformer, TransformerConfig, accelerate\n"
-    program += "accelerate(Transformer(TransformerConfig(9, 9, d_model=8, n_heads=2, n_layers=1)))\n"
-    assert run_python(program + "print('torch._dynamo' in sys.modules)") == "False\n"
 
 
 def test_package_says_that_it_is_typed():
@@ -358,9 +356,12 @@ def test_clean_removes_what_was_built_and_not_what_a_link_leads_to(clone):
 
 @pytest.mark.slow
 def test_program_of_the_readme_works_as_pasted(tmp_path):
+    """But for the number of updates."""
     programs = re.findall(r"^```python\n(.*?)^```", README, flags=re.M | re.S)
     assert all(len(program.splitlines()) <= 14 for program in programs)
-    printed = run_python("\n".join(programs), folder=tmp_path)  # the second goes on from the first
+    program = "\n".join(programs)  # the second goes on from the first
+    assert "range(200)" in program
+    printed = run_python(program.replace("range(200)", "range(10)"), folder=tmp_path)
     assert "->" in printed and ", 0 FAIL" in printed
 
 
@@ -454,6 +455,8 @@ def test_address_is_the_same_everywhere():
 
 def copy_named_files(folder: Path) -> None:
     for path in repository.files():
+        if path.suffix == ".ipynb" and not path.name.startswith(("01", "02")):
+            continue  # two chapters stand for all
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)

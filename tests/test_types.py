@@ -67,6 +67,7 @@ def test_step(trainer: Trainer, model):
 
 
 @pytest.mark.slow
+@pytest.mark.types
 def test_mypy_has_nothing_to_say_and_finds_what_is_planted(wrong, tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed")
     assert mypy(*CHECKED) == (0, "")
@@ -86,6 +87,7 @@ def node() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.types
 def test_every_type_checker_sees_the_same_types_of_nearly_all_public_names(node):
     words = ("--verifytypes", "transformer", "--ignoreexternal", "--outputjson")
     # Pyright looks for torch beside the `python` that it finds.
@@ -99,6 +101,7 @@ def test_every_type_checker_sees_the_same_types_of_nearly_all_public_names(node)
 
 
 @pytest.mark.slow
+@pytest.mark.types
 def test_pyright_has_nothing_to_say_of_a_users_program_but_where_it_is_wrong(node, tmp_path, wrong):
     shutil.copy(PROGRAM, tmp_path)
     status, said = pyright(tmp_path)

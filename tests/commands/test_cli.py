@@ -132,20 +132,6 @@ def test_a_run_leaves_its_recipe_and_its_translator(quick, tmp_path, capsys):
     assert main(["translate", "--model", str(tmp_path / "run" / "translator"), "gosto disto ."]) == 0
 
 
-@pytest.mark.slow
-def test_torchrun_starts_a_run_of_several_processes(tmp_path):
-    ran = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        + ["-m", "transformer", "train", "toy", "--device", "cpu", "--directory", str(tmp_path), *TOY],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("exact match") == 1
-    assert {"log.jsonl", "model.safetensors", "record.json", "config.json"} <= set(files_in(tmp_path))
-    first = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
-    assert first["tokens"] == 2 * 2 * 2 * 3  # processes, updates, sequences, digits
-
-
 @pytest.mark.parametrize(
     ("name", "other"), [("steps", 2), ("corpus", "theirs"), ("cooldown", 0.5), ("sha256", "1")]
 )
@@ -405,26 +391,22 @@ LONG = ["train", "toy", "--set", "steps=100000", "--set", "evaluate_every=100000
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="has no terminals of this kind")
-@pytest.mark.parametrize("asked", ["closed", "ignored"])
-def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint_and_one_under_nohup_goes_on(asked, tmp_path):
+def test_a_run_under_nohup_goes_on_without_its_terminal(tmp_path):
     import pty
 
     process, terminal = pty.fork()
     if process == 0:
-        if asked == "ignored":
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
         command = [sys.executable, "-m", "transformer", *LONG, "--directory", str(tmp_path)]
         os.execv(command[0], command)
     shown = b""
     while not re.search(rb"step [1-9]\d* of 100,000: loss", shown):
         shown += os.read(terminal, 1000)
     os.close(terminal)
-    if asked == "ignored":
-        time.sleep(2)
-        assert os.waitpid(process, os.WNOHANG) == (0, 0)  # it goes on, and says no more
-        os.kill(process, signal.SIGTERM)
-    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    assert status == 128 + (signal.SIGHUP if asked == "closed" else signal.SIGTERM)
+    time.sleep(1)
+    assert os.waitpid(process, os.WNOHANG) == (0, 0)  # it goes on, and says no more
+    os.kill(process, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 128 + signal.SIGTERM
     _, newest = RunFolder(tmp_path).checkpoints()
     assert load_checkpoint(newest)["updater"]["step"] > 0
 
@@ -604,23 +586,10 @@ def test_what_nobody_foresaw_is_one_line_too_and_debug_shows_where(capsys, monke
     assert shown.startswith("Traceback") and "in fail" in shown and shown.endswith(said)
 
 
-def run(redirected: str, **given) -> subprocess.CompletedProcess:
-    """The program as a shell starts it, with some of its streams closed or led elsewhere."""
-    command = f'exec "$0" -m transformer {redirected}'
-    return subprocess.run(
-        ["sh", "-c", command, sys.executable], capture_output=True, timeout=300, check=False, **given
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
-def test_a_reader_who_leaves_is_no_reason_for_a_traceback():
-    ran = run("translate a | true")
-    assert (ran.returncode, ran.stderr) == (0, b"")
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_said_once():
-    ran = run("translate a >/dev/full")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "transformer", "info"]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=300, check=False)
     assert ran.returncode == 2 and ran.stderr.startswith(b"error: ") and ran.stderr.count(b"\n") == 1

@@ -324,7 +324,7 @@ def test_sizes_are_refused_at_once(write, read, size, tmp_path):
 # Any damage
 # -------------------------------------------------------------------------------------------------
 
-VALUES = (None, True, 0, -1, 3, 0.5, 1e400, 10**30, "", "8", [], [1], {}, {"a": [{}]})
+VALUES = (None, True, 0, -1, 3.5, 1e400, 10**30, "8", [1], {"a": [{}]})
 TEXTS = (b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\0" * 64)
 
 
@@ -339,7 +339,7 @@ def damaged(folder: Path, files: list[str], draw: random.Random):
         for at in (*range(0, 20, 4), *(draw.randrange(len(whole)) for _ in range(5))):
             path.write_bytes(whole[:at])
             yield
-        for n in range(20):
+        for n in range(12):
             at = draw.randrange(min(len(whole), 4000) if n % 3 else len(whole))
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << draw.randrange(8)]) + whole[at + 1 :])
             yield

@@ -340,7 +340,7 @@ def test_saving_that_is_killed_at_any_step_leaves_the_old_translator_or_the_new_
     left = left_by_a_kill(tmp_path / "old", made[1].save)
     outcomes = list(map(found, left))
     assert len(left) > 5 and outcomes == sorted(outcomes) and set(outcomes) == {0, 1}
-    for number, (folder, before) in enumerate(zip(left, outcomes)):
+    for number, (folder, before) in enumerate(list(zip(left, outcomes))[::3]):
         again = left_by_a_kill(folder, made[2].save)  # and once more, over what the first has left
         assert found(again[5 * number % len(again)]) in (before, 2)
         made[0].save(folder)

@@ -288,13 +288,14 @@ def exact_chances(pieces: tuple[str, ...], merges: list[tuple[str, str]], p: flo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", ["gato", "do", "menina", "posso", "ana", "z"])
-@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize(
+    "word, p", [("gato", 0.5), ("do", 0.1), ("menina", 0.1), ("posso", 0.5), ("ana", 0.5), ("z", 0.5)]
+)
 def test_frequencies_are_those_of_the_algorithm(vocabulary, word, p):
     """5 standard deviations for every cut; one word occurs twice, so that its two draws must differ too."""
     exact = exact_chances(tuple("▁" + word), vocabulary.merges, p)
     assert sum(exact.values()) == pytest.approx(1)
-    n = 5000
+    n = 2000
     drawn = BPEDropout([Pair(f"{word} {word}", "")] * n, vocabulary, p, seed=7)(2)
     halves = [[], []]
     for source, _ in drawn:

@@ -91,7 +91,7 @@ def libraries(slow: bool) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**16),
     batch=st.integers(1, 30),
@@ -334,16 +334,11 @@ def test_what_is_no_transformer_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", [None, "R-Drop"])  # of the cross-entropy: one graph, below
-def test_it_is_captured_by_compile(loss):
-    model, (src, tgt) = make_model(n_layers=1), make_batch(20, 9)
-    fast = accelerate(model)
-    work = fast if loss is None else partial(LOSSES[loss], fast)
-    given = (src, tgt) if loss is None else ((src, tgt),)
-    compiled = torch.compile(work, fullgraph=True, backend="aot_eager")
-    found, wanted = compiled(*given), work(*given)
-    found, wanted = (x if isinstance(x, Tensor) else x[0] for x in (found, wanted))
-    assert_same(*(with_gradients(value, model) for value in (found, wanted)))
+def test_its_r_drop_is_captured_by_compile():  # and its cross-entropy below
+    model, batch = make_model(n_layers=1), make_batch(20, 9)
+    loss = partial(r_drop_loss, accelerate(model))
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")
+    assert_same(*(with_gradients(value, model) for value, _ in (compiled(batch), loss(batch))))
 
 
 @pytest.mark.slow
