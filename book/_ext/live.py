@@ -100,8 +100,8 @@ SPEAKERS: dict[str, Callable[[], LiveModel]] = {"speaker": speaker}
 FIGURES: dict[str, str | None] = {
     **dict.fromkeys("attention positions order schedule smoothing gradient roofline merges learner".split()),
     **dict.fromkeys("rotary examination switch kills descent depth bleu warmup reversing".split()),
-    **dict.fromkeys("masks amdahl bootstrap shards".split()),
-    **dict.fromkeys(("phrases", "beam", "anatomy", "stream"), "phrases"),
+    **dict.fromkeys("masks amdahl bootstrap shards plus hundred".split()),
+    **dict.fromkeys(("phrases", "beam", "anatomy", "stream", "shift"), "phrases"),
     "toy": "toy",
     "speaker": "speaker",
 }
@@ -110,6 +110,7 @@ RUN = ("learning", "learner", "trial")
 MORE_SCRIPTS = {
     "learner": ("learning", "recorded"),
     "depth": ("learning",),
+    "plus": ("learning", "depth"),
     "bootstrap": ("learning",),
     "warmup": RUN,
     "reversing": RUN,
@@ -280,8 +281,14 @@ def bootstrap() -> list[list[int]]:
     return rows
 
 
+def hundred() -> list[list[Any]]:
+    """Chapter 13's hundred sentences: kind, source, translation, a person's, and chrF2."""
+    parts = "category source translation target chrF2".split()
+    return [[entry[part] for part in parts] for entry in load_record("ted-small")["sentences"]]
+
+
 # Figures that show records: what their scripts find in `live.data`.
-RECORDED = examination, switch, amdahl, bootstrap
+RECORDED = examination, switch, amdahl, bootstrap, hundred
 DATA: dict[str, Callable[[], Any]] = {read.__name__: read for read in RECORDED}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from pencil import Box, Diagram, Point
 
 SOURCE = ["este", "é", "um", "problema"]
@@ -289,47 +287,6 @@ def transformer() -> Diagram:
     d.arrow(project.top, (right, 66), kind="logits")
     d.box(right, 50, "logits  [B, T, V]", "logits", 150, 28)
     d.text(right, 18, " ".join(TARGET[1:5]))
-    return d
-
-
-def whole_model() -> Diagram:
-    """Chapter 5: the way from two sentences to logits, read from left to right."""
-    d = Diagram(480, 226)
-    reads, writes, width, height = 62, 160, 84, 40
-    columns = [46, 143, 240, 337, 434]
-    d.frame((columns[1] + columns[2]) / 2, reads, 198, 66)
-    d.frame(columns[2], writes, 296, 66)
-
-    def row(y: float, parts: list[tuple[str, str]]) -> list[Box]:
-        boxes = [d.box(x, y, text, kind, width, height) for x, (text, kind) in zip(columns, parts)]
-        for left, right in pairwise(boxes):
-            d.arrow(left.right, right.left)
-        return boxes
-
-    d.text(4, 18, " ".join(SOURCE), "start")
-    d.text(columns[2] + 48, 18, "N × encoder", "end")
-    encoder = [
-        ("embedding\n+ positions", "weight"),
-        ("self-\nattention", "attention"),
-        ("feed-\nforward", "plain"),
-    ]
-    *_, last = row(reads, encoder)
-    memory = d.box(columns[3], reads, "memory", "memory", width, height, radius=0)
-    d.arrow(last.right, memory.left)
-    decoder = [
-        ("embedding\n+ positions", "weight"),
-        ("causal self-\nattention", "attention"),
-        ("attention\nto memory", "attention"),
-        ("feed-\nforward", "plain"),
-        ("projection", "weight"),
-    ]
-    _, _, cross, _, projection = row(writes, decoder)
-    d.arrow(memory.bottom, (memory.x, 111), (cross.x, 111), cross.top, kind="memory")
-    d.text(4, 206, " ".join(TARGET[:4]), "start")
-    d.text(columns[3] + 48, 206, "N × decoder", "end")
-    logits = d.box(columns[4], reads, "logits", "logits", width, height)
-    d.arrow(projection.top, logits.bottom, kind="logits")
-    d.text(476, 18, " ".join(TARGET[1:5]), "end")
     return d
 
 

@@ -503,6 +503,9 @@ PAGE_OF = {
     "gradient": "06-loss",
     "order": "02-embedding",
     "shards": "17-many-machines",
+    "plus": "04-layers",
+    "shift": "05-model",
+    "hundred": "13-translation",
 }
 PLACES = {name: HTML / "book" / f"{page}.html" for name, page in PAGE_OF.items()}
 

@@ -267,7 +267,7 @@ IN_ROWS = """(() => {
     };
 })()"""
 KINDS = [
-    *(("networks", order) for order in ("chain", "sum", "post", "pre")),
+    *(("networks", order) for order in ("chain", "sum", "post", "pre", ["chain", "sum", "chain"])),
     ("layers", "post"),
     ("layers", "pre"),
 ]
@@ -282,7 +282,8 @@ def test_gradients_in_a_stack_are_those_of_pytorch(kind, order):
     norm = LayerNorm(32).double()
     config = LayerConfig(d_model=32, n_heads=4, d_ff=128, dropout=0.0, norm_first=order == "pre")
     stream = [data[0].requires_grad_()]
-    for layer in found["layers"]:
+    for l, layer in enumerate(found["layers"]):
+        around = order if isinstance(order, str) else order[l]
         if kind == "layers":
             module = EncoderLayer(config).double()
             parts = [getattr(module.self_attention, name) for name in ("w_q", "w_k", "w_v", "w_o")]
@@ -294,11 +295,11 @@ def test_gradients_in_a_stack_are_those_of_pytorch(kind, order):
             part.weight.data = torch.DoubleTensor(weight).view_as(part.weight)
             part.bias.data = torch.DoubleTensor(bias)
         x = stream[-1]
-        if kind == "layers" or order == "chain":
+        if kind == "layers" or around == "chain":
             stream.append(module(x))
         else:
-            y = x + module(norm(x) if order == "pre" else x)
-            stream.append(norm(y) if order == "post" else y)
+            y = x + module(norm(x) if around == "pre" else x)
+            stream.append(norm(y) if around == "post" else y)
     top = norm(stream[-1]) if (kind, order) == ("layers", "pre") else stream[-1]
     given = torch.DoubleTensor(found["given"]).view(1, 8, 32)
     wanted = torch.autograd.grad(top, stream, given)
@@ -719,6 +720,41 @@ def test_beam_in_the_page_ranks_as_the_package_does(tab):
         slide(tab, "Beam size K", beam_size - 1)
         slide(tab, "Length penalty α", tenths)
         check_ranking(tab, best_of(sentence, beam_size, tenths / 10))
+
+
+@reads_pages
+@torch.no_grad()
+def test_the_decoder_says_what_the_package_s_would_say(tab):
+    """Also where the reader has said something else before."""
+    ready(tab, "shift")
+    figure, translator = tab.locator("figure[data-live=shift]"), rounded_translator()
+    model, vocabulary = translator.model, translator.vocabulary
+    src = torch.tensor([[*vocabulary.encode("a menina gosta do gato preto ."), model.config.eos_id]])
+
+    names = {"<s>": "start", "</s>": "end"}
+
+    def token(id: int) -> str:
+        piece = vocabulary.pieces[id]
+        return piece[1:] if piece.startswith("▁") else names.get(piece, f"-{piece}")
+
+    def next_of(tokens: list[int]) -> torch.Tensor:
+        return model(src, torch.tensor([[model.config.bos_id, *tokens]]))[0, -1].softmax(-1)
+
+    figure.get_by_role("button", name="Start over").click()
+    tokens: list[int] = []
+    for choice in (0, 1, 0, 2):
+        found = next_of(tokens).topk(4)
+        shown = [text.split() for text in figure.locator(".live-candidate").all_inner_texts()]
+        assert [name for name, _ in shown] == [token(id) for id in found.indices.tolist()]
+        shares = [float(share.strip("%")) for _, share in shown]
+        assert shares == pytest.approx((100 * found.values).tolist(), abs=0.06)
+        figure.locator(".live-candidate").nth(choice).press("Enter")
+        tokens.append(int(found.indices[choice]))
+    figure.get_by_role("button", name="To the end").click()
+    while tokens[-1] != model.config.eos_id and len(tokens) < 30:
+        tokens.append(int(next_of(tokens).argmax()))
+    assert said(tab, "shift") == f"All of it: “start {' '.join(map(token, tokens))}”."
+    assert figure.locator(".live-candidate").count() == 0
 
 
 def check_ranking(tab: Page, wanted: list[tuple[str, float]]) -> None:
@@ -1250,6 +1286,26 @@ def test_the_bootstrap_finds_the_chapter_s_interval(tab):
     assert said(tab, "bootstrap") != before
 
 
+@reads_pages
+def test_a_sentence_of_the_hundred_is_shown_with_its_score(tab):
+    tab.emulate_media(reduced_motion="reduce")
+    ready(tab, "hundred")
+    figure, entries = tab.locator("figure[data-live=hundred]"), load_record("ted-small")["sentences"]
+    shown = set()
+    for place in (0, 50, 99):
+        slide(tab, "Sentence", place)
+        texts = figure.locator(".live-heard p").all_inner_texts()
+        entry = next(entry for entry in entries if entry["source"] == texts[0])
+        assert texts[1:] == [entry["translation"], entry["target"]]
+        own = [other["chrF2"] for other in entries if other["category"] == entry["category"]]
+        score, mean = (float(number) for number in re.findall(r"(?<![\d.F])\d+", said(tab, "hundred")))
+        assert [score, mean] == pytest.approx([entry["chrF2"], sum(own) / len(own)], abs=0.51)
+        shown.add(texts[0])
+    figure.locator("circle").nth(7).click()
+    assert slider(tab, "Sentence").input_value() == "7"
+    assert len({*shown, figure.locator(".live-heard p").first.inner_text()}) == 4
+
+
 # Byte pairs ----------------------------------------------------------------------------------------
 
 
@@ -1394,6 +1450,38 @@ def test_depth_in_the_page_is_what_its_stacks_say(tab):
     assert arrived(tab, "chain")[1] == pytest.approx(18.0**-24, rel=0.2)
     tab.get_by_label("encoder layers").check()
     assert len(arrived(tab, "post")) >= 2
+
+
+@reads_pages
+def test_a_plus_sign_taken_away_costs_its_share_of_the_gradient(tab):
+    ready(tab, "plus")
+    figure = tab.locator("figure[data-live=plus]")
+    left = """sums => {
+        const orders = sums.map(sum => sum ? 'sum' : 'chain');
+        const { stream, given } = live.depth.stack('networks', orders, 10, 0);
+        return Math.hypot(...stream[0].grad) / Math.hypot(...given);
+    }"""
+
+    def check(sums: list[bool], words: str) -> float:
+        assert [
+            button.get_attribute("aria-pressed") == "true"
+            for button in figure.get_by_role("button", name="The sum around").all()
+        ] == sums
+        told = re.search(r"length ([\d.]+)(?: · 10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+))?\.$", said(tab, "plus"))
+        found = tab.evaluate(left, sums)
+        assert float(f"{told[1]}e{(told[2] or '⁰').translate(SUPERSCRIPTS)}") == pytest.approx(
+            found, abs=0.006 if found >= 0.01 else 0.5 * found
+        )
+        assert said(tab, "plus").startswith(words)
+        return found
+
+    check([False] * 5 + [True] * 5, "Without 5 of 10 plus signs")
+    figure.get_by_role("button", name="Put all back").click()
+    whole = check([True] * 10, "With all 10 plus signs")
+    figure.get_by_role("button", name="The sum around network 4", exact=True).press("Enter")
+    assert check([True] * 3 + [False] + [True] * 6, "Without 1 of 10") < 0.4 * whole
+    figure.get_by_role("button", name="Take all away").click()
+    assert check([False] * 10, "Without any plus sign") == pytest.approx(18.0**-5, rel=0.7)
 
 
 # The Transformer that learns -----------------------------------------------------------------------

@@ -46,7 +46,8 @@
     return drawn.layers.slice(0, depth);
   }
 
-  // The stream x₀, x₁, …, with the gradient that a random one on top sends to each of them.
+  // The stream x₀, x₁, …, with the gradient that a random one on top sends to each of them. `order` is one for all
+  // layers, or a list with one for each.
   function stack(kind, order, depth, seed) {
     const tape = new Tape(), layers = layers_of(kind, depth, seed);
     const [ones, zeros] = [rows(D, () => 1), rows(D, () => 0)];
@@ -54,10 +55,10 @@
     const draw = generator(seed + 1000);
     let x = rows(T * D, () => normal(draw));
     const stream = [x];
-    for (const layer of layers) {
+    for (const [l, layer] of layers.entries()) {
       for (const sublayer of layer) {
         const f = (sublayer.length === 4 ? self_attention : network)(tape, sublayer);
-        x = ORDERS[order].around(tape, x, f, norm);
+        x = ORDERS[Array.isArray(order) ? order[l] : order].around(tape, x, f, norm);
       }
       stream.push(x);
     }
