@@ -32,6 +32,7 @@ PIXELS = 4 / 3  # in a point
 SMALL = 460  # points, about one panel: on a phone such a plot can be narrower
 WHITE = 240  # of 255, or lighter
 SIZE = 10  # Matplotlib's letters, in points; the style sheet gives those of the page as high an x
+LEAST = 0.88  # of them: smaller could not be read on a tablet, and the page's letters are narrower
 CYCLE = "1f77b4 ff7f0e 2ca02c d62728 9467bd 8c564b e377c2 7f7f7f bcbd22 17becf".split()
 # What Matplotlib would write for itself and a page need not read.
 DEFAULTS = {
@@ -160,7 +161,7 @@ class Letters:
         along = anchor * self.width(label) * scale
         x, y = number(x + along * cos(radians(turn))), number(y + along * sin(radians(turn)))
         where = f'transform="translate({x} {y}) rotate({number(turn)})"' if turn else f'x="{x}" y="{y}"'
-        size = 100 * scale / SIZE
+        size = max(LEAST, 100 * scale / SIZE)
         fonts = " ".join(glyph.get(HREF, "") for glyph in label.iter(f"{SVG}use"))
         font = "code" if "Mono" in fonts else "bold" if "Bold" in fonts else ""
         attributes = [

@@ -366,7 +366,7 @@ def test_page_in_the_browser(page, tab, axe):
         assert tab.evaluate(TOO_WIDE) <= 0, f"at {width} pixels the page scrolls sideways"
         assert tab.evaluate(CUT_OFF) == [], f"at {width} pixels an equation loses its upper edge"
         assert tab.evaluate(SEEN_TWICE) == 0
-    assert tab.evaluate(UNREADABLE) == []
+        assert tab.evaluate(UNREADABLE) == []
     assert tab.evaluate(WIDE_TABLES) == []
     assert tab.evaluate(WIDE_CODE) == 0
     show(tab, NARROWEST, "light")
