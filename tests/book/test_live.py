@@ -1078,10 +1078,10 @@ def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
             float(text.replace("−", "-")) for i, text in enumerate(texts) if i % (columns + 1)
         ]  # the first of a row is its token
         assert shown == pytest.approx(tensor[:, :columns].flatten().tolist(), abs=0.0052)
-        assert f"[{', '.join(map(str, tensor.squeeze(1).shape))}]" in said(tab)
+        assert f"[{', '.join(map(str, tensor.squeeze(1).shape))}]" in said(tab, "anatomy")
     pieces = [rounded_translator().vocabulary.pieces[token] for token in wanted[-1].argmax(-1).tolist()]
     names = ["end" if piece == "</s>" else f"-{piece}".replace("-▁", "") for piece in pieces]
-    assert said(tab).endswith(f"stands for: {' '.join(names)}.")
+    assert said(tab, "anatomy").endswith(f"stands for: {' '.join(names)}.")
 
 
 # The residual stream -------------------------------------------------------------------------------
@@ -1428,7 +1428,7 @@ def arrived(tab: Page, order: str) -> list[float]:
 def test_depth_in_the_page_is_what_its_stacks_say(tab):
     ready(tab, "depth")
     slide(tab, "Depth", 47)
-    tab.get_by_role("button", name="Other weights").click()
+    tab.locator("figure[data-live=depth]").get_by_role("button", name="Other weights").click()
     for order in ("chain", "sum", "post", "pre"):
         found = tab.evaluate(f"() => live.depth.measured('networks', '{order}', 48, 1)")["left"][0]
         assert arrived(tab, order)[0] == pytest.approx(found, abs=0.006 if found >= 0.01 else 0.5 * found)
