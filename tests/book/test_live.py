@@ -684,6 +684,12 @@ def rounded_translator() -> Translator:
     return translator
 
 
+def name_of(token: int) -> str:
+    """A token as figures show it."""
+    piece = rounded_translator().vocabulary.pieces[token]
+    return {"<s>": "start", "</s>": "end"}.get(piece, f"-{piece}".replace("-▁", ""))
+
+
 def best_of(sentence: str, beam_size: int, alpha: float) -> list[tuple[str, float]]:
     translator = rounded_translator()
     src = [*translator.vocabulary.encode(sentence), 3]
@@ -742,8 +748,7 @@ def test_the_decoder_says_what_the_package_s_would_say(tab):
     tab.get_by_role("button", name="To the end").click()
     while tokens[-1] != model.config.eos_id:
         tokens.append(int(next_of(tokens).argmax()))
-    names = [vocabulary.pieces[id].replace("▁", " ") for id in tokens[:-1]]
-    assert said(tab, "shift").replace(" -", "") == f"All of it: “start{''.join(names)} end”."
+    assert said(tab, "shift") == f"All of it: “start {' '.join(map(name_of, tokens))}”."
     assert candidates.count() == 0
 
 
@@ -1079,8 +1084,7 @@ def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
         ]  # the first of a row is its token
         assert shown == pytest.approx(tensor[:, :columns].flatten().tolist(), abs=0.0052)
         assert f"[{', '.join(map(str, tensor.squeeze(1).shape))}]" in said(tab, "anatomy")
-    pieces = [rounded_translator().vocabulary.pieces[token] for token in wanted[-1].argmax(-1).tolist()]
-    names = ["end" if piece == "</s>" else f"-{piece}".replace("-▁", "") for piece in pieces]
+    names = map(name_of, wanted[-1].argmax(-1).tolist())
     assert said(tab, "anatomy").endswith(f"stands for: {' '.join(names)}.")
 
 
@@ -1091,7 +1095,6 @@ def test_boxes_of_the_model_hold_the_package_s_numbers(tab):
 def test_ladder_says_what_the_package_s_stream_says(tab):
     ready(tab, "stream")
     found, model = live.live_model("phrases"), rounded_translator().model
-    vocabulary = rounded_translator().vocabulary
     taken: set[int] = set()
     tab.locator(".live-sublayer").first.scroll_into_view_if_needed()
     for sublayer, position in ((None, 4), (2, 4), (6, 1), (2, 0)):  # the last one puts it back
@@ -1107,10 +1110,7 @@ def test_ladder_says_what_the_package_s_stream_says(tab):
         shown = torch.tensor([float(text.replace("%", "")) / 100 for text in boxes]).view(-1, 3)
         assert (shown - wanted.topk(3).values).abs().max() < 0.0052
         words = tab.locator(".live-word-box + text").all_text_contents()
-        pieces = [vocabulary.pieces[token] for token in wanted.argmax(-1).tolist()]
-        assert [word for word in words[::3]] == [
-            {"<s>": "start", "</s>": "end"}.get(piece, f"-{piece}".replace("-▁", "")) for piece in pieces
-        ]
+        assert words[::3] == [name_of(token) for token in wanted.argmax(-1).tolist()]
         assert tab.locator(".live-silent").count() == len(taken)
         assert ("Without" in said(tab)) == bool(taken)
     tab.get_by_role("button", name="Put everything back").click()
@@ -1259,8 +1259,7 @@ def test_masks_make_the_weights_of_the_chapter(tab):
 @reads_pages
 def test_the_bootstrap_finds_the_chapter_s_interval(tab):
     ready(tab, "bootstrap")
-    cells = json.loads((ROOT / "book" / "13-translation.ipynb").read_text(encoding="utf8"))["cells"]
-    printed = next("".join(cell["outputs"][0]["text"]) for cell in cells if cell["id"] == "bootstrap-by-hand")
+    printed = "".join(cell_of("13-translation", "bootstrap-by-hand")["outputs"][0]["text"])
     wanted = [float(number) for number in re.search(r"interval ([\d.]+) to ([\d.]+)", printed).groups()]
     found = {}
     for place in (3, 6):
@@ -1294,17 +1293,11 @@ def test_a_sentence_of_the_hundred_is_shown_with_its_score(tab):
 # Byte pairs ----------------------------------------------------------------------------------------
 
 
-def printed_merges() -> list[tuple[str, str, int]]:
-    """What the cell of Chapter 12 has printed: the two parts of each merge, and how often it applies."""
-    cells = json.loads((ROOT / "book" / "12-text.ipynb").read_text(encoding="utf8"))["cells"]
-    text = next("".join(cell["outputs"][0]["text"]) for cell in cells if cell["id"] == "bpe-toy")
-    return [(a, b, int(n)) for a, b, n in re.findall(r"(\S+) \+ (\S+) +-> \S+ +(\d+) times", text)]
-
-
 @reads_pages
 def test_merges_in_the_page_are_the_chapter_s(tab):
     ready(tab, "merges")
-    wanted = printed_merges()
+    printed = "".join(cell_of("12-text", "bpe-toy")["outputs"][0]["text"])
+    wanted = re.findall(r"(\S+) \+ (\S+) +-> \S+ +(\d+) times", printed)
     assert len(wanted) == 10
     for number, (left, right, count) in enumerate(wanted, start=1):
         slide(tab, "Merges", number)
