@@ -358,7 +358,7 @@ def test_clean_removes_what_was_built_and_not_what_a_link_leads_to(clone):
 def test_program_of_the_readme_works_as_pasted(tmp_path):
     """But for the number of updates."""
     programs = re.findall(r"^```python\n(.*?)^```", README, flags=re.M | re.S)
-    assert all(len(program.splitlines()) <= 14 for program in programs)
+    assert all(len(program.splitlines()) <= 15 for program in programs)
     program = "\n".join(programs)  # the second goes on from the first
     assert "range(200)" in program
     printed = run_python(program.replace("range(200)", "range(10)"), folder=tmp_path)
@@ -395,20 +395,15 @@ def test_every_record_is_as_it_was_written():
 
 
 def test_figures_of_the_readme_are_those_of_the_records():
-    names = ("toy", "ted-small", "ted-longer", "ted-8000-prolonged")
-    toy, *talks = (transformer.training.load_record(name) for name in names)
-    scores = [run["scores"]["test, unseen"]["tuned"]["BLEU-detok"]["score"] for run in talks]
+    toy, talks = (transformer.training.load_record(name) for name in ("toy", "ted-8000-prolonged"))
     factors = []
-    for name in ("speed-second", "speed", "speed-avx2"):
+    for name in ("speed-second", "speed"):
         steps = transformer.training.load_record(name)["training"]["steps"]
         engines = next(step["engines"] for step in steps if step["precision"] == "float32")
         factors.append(f"{engines['torch.nn, no inner dropout']['ours']['median']:.1f} ×")  # the same work
     for figure in (
         f"{100 * toy['test']['sequences']:.2f}%",
-        "| {:.1f}, {:.1f}, {:.1f} |".format(*scores),
-        "after {:,} and after {:,} updates on a CPU, and after {:,}".format(
-            *(run["recipe"]["training"]["steps"] for run in talks)
-        ),
+        f"| {talks['scores']['test']['tuned']['BLEU-tok']['score']:.1f} |",
         ", ".join(factors),
     ):
         assert figure in README

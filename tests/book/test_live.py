@@ -237,7 +237,8 @@ def names_of_chapter(chapter: str, *cells: str) -> dict[str, Any]:
 
 def descended(shift: float, start: list[float], rate: float, method: str) -> torch.Tensor:
     """The chapter's parameters, before the first of its 60 updates and after each: `[61, 2]`, as w and b."""
-    chapter = names_of_chapter("01-gradients", "logistic", "stable-loss", "adam")
+    chapter = names_of_chapter("01-gradients", "logistic", "stable-loss")
+    adam_step = names_of_chapter("07-training", "adam-step")["adam_step"]
     x = torch.tensor(in_node_as("descent", "live.descent.X"), dtype=torch.float64)[:, None] + shift
     y = torch.arange(len(x)) % 2.0
 
@@ -245,12 +246,14 @@ def descended(shift: float, start: list[float], rate: float, method: str) -> tor
         return chapter["log_loss"](chapter["score"](params, x), y)
 
     params = {"w": torch.tensor(start[:1]).double(), "b": torch.tensor(start[1]).double()}
-    m = v = {name: torch.zeros_like(p) for name, p in params.items()}
+    m, v = ({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
     path = [params]
     for t in range(1, 61):
         grads = grad(loss)(params)
         if method == "adam":
-            params, m, v = chapter["adam"](params, grads, m, v, t, rate)
+            for name, g in grads.items():
+                step, m[name], v[name] = adam_step(g, m[name], v[name], t, beta2=0.999, eps=1e-8)
+                params = {**params, name: params[name] - rate * step}
         else:
             m = {name: (0.9 * m[name] if method == "momentum" else 0) + g for name, g in grads.items()}
             params = {name: p - rate * m[name] for name, p in params.items()}

@@ -166,7 +166,7 @@ def test_every_question_veils_its_answer_until_it_is_shown(name, tab):
 
 @reads_pages
 def test_a_guess_by_keyboard_is_compared_kept_summed_up_and_forgotten(tab):
-    name = "01-gradients"
+    name = "02-embedding"
     question, total = numeric(name), len(ASKED[name])
     visit(tab, HTML / "book" / f"{name}.html")
     show(tab, 390, "light")

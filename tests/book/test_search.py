@@ -26,7 +26,7 @@ FIRST = {
     "skip connection": "04-layers#residual-connections",
     "teacher forcing": "05-model#teacher-forcing-read-one-step-behind",
     "gradient clipping": "07-training#gradient-clipping",
-    "Adam": "07-training#the-step-of-adam 01-gradients#adam-in-nine-lines",
+    "Adam": "07-training#the-step-of-adam",
     "beam search": "08-decoding#beam-search",
     "length penalty": "08-decoding#the-length-penalty",
     "gradient accumulation": "11-long-runs#gradient-accumulation-several-batches-one-gradient",

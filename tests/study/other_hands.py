@@ -32,9 +32,6 @@ def finite_differences(f, params, h=1e-5):
 ### 01-gradients/log_loss
 def log_loss(z, y):
     return F.binary_cross_entropy_with_logits(z, y)
-### 01-gradients/gelu
-def gelu(x):
-    return F.gelu(x)
 ### 01-gradients/network_backward
 def network_backward(params, x, y):
     leaves = {name: p.detach().clone().requires_grad_() for name, p in params.items()}
@@ -42,15 +39,6 @@ def network_backward(params, x, y):
     z = (hidden @ leaves["w_2"] + leaves["b_2"]).squeeze(1)
     loss = F.binary_cross_entropy_with_logits(z, y)
     return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
-### 01-gradients/adam
-def adam(params, grads, m, v, t, lr, beta1=0.9, beta2=0.999, eps=1e-8):
-    new_p, new_m, new_v = {}, {}, {}
-    for k in params:
-        new_m[k] = torch.lerp(grads[k], m[k], beta1)
-        new_v[k] = torch.lerp(grads[k] * grads[k], v[k], beta2)
-        rate = lr / (1 - beta1**t)
-        new_p[k] = params[k] - rate * new_m[k] / ((new_v[k] / (1 - beta2**t)) ** 0.5 + eps)
-    return new_p, new_m, new_v
 ### 01-gradients/log_softmax
 def log_softmax(z):
     z = z - z.max(-1, keepdim=True).values

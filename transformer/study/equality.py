@@ -1,4 +1,4 @@
-"""transformer.study.equality, from book/01-gradients.ipynb, "A model is a function of its parameters".
+"""transformer.study.equality, from book/01-gradients.ipynb, "Gradients".
 
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["show_equal"]
 
 
-# %% book/01-gradients.ipynb · One line for every check · [show-equal]
+# %% book/01-gradients.ipynb · The dense layer · [show-equal]
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
