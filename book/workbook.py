@@ -51,8 +51,6 @@ from transformer.study.workbook import Workbook
 
 workbook = Workbook("{chapter}", folder=".")  # the folder of your other notebooks
 use = workbook.use"""
-TRAINED = "09-toy-task", "short-run"  # the chapter and the cell that trains the toy
-WHOSE = "The Transformer that has just learned the rule was made of your pieces, wherever they are right."
 LENT = "the next cell asks more than their texts do, so it runs on the book's"
 FOLD = "<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
@@ -163,9 +161,6 @@ def workbook(notebook: NotebookNode, chapter: str) -> NotebookNode:
         here = [piece for piece in own if piece.cell == cell.id]
         lent = [piece.name for piece in own if cell.id in piece.beyond]
         made.cells += exercise(cell, here) if here else between(cell, lent) if lent else [cell]
-        if (chapter, cell.id) == TRAINED:
-            made.cells.append(new_markdown_cell(WHOSE, id="workbook-whose-text"))
-            made.cells.append(new_code_cell("print(workbook.whose(short))", id="workbook-whose"))
         if cell.id == "title":
             names = ", ".join(f"`{piece.name}`" for piece in own)
             text = HOW_TO.format(page=f"{SITE}book/{chapter}.html", count=len(own), names=names)

@@ -7,24 +7,23 @@ import json
 import linecache
 import math
 import sys
-import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from importlib import import_module
-from itertools import chain
+from itertools import combinations
 from pathlib import Path
-from types import ModuleType
+from textwrap import shorten
 from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformer.study.likely import difference, draws, edits, half_precision, said, same, transformation
 from transformer.training import record_path
 
 __all__ = [
-    "Mistake", "Piece", "pieces", "defined", "filled", "outcomes", "renamed", "RIGHT", "WRONG", "MISSING",
-    "Verdict", "judge", "with_mistake", "judge_code", "CORE", "Workbook", "written",
+    "Mistake", "Piece", "pieces", "defined", "Draws", "draws", "filled", "outcomes", "same", "difference",
+    "transformation", "RIGHT", "WRONG", "MISSING", "Verdict", "judge", "with_mistake", "judge_code", "CORE",
+    "Workbook", "written",
 ]  # fmt: skip
 
 
@@ -51,8 +50,6 @@ class Piece(NamedTuple):
     kept: Sequence[str] = ()  # methods of a class that are not to be written
     beyond: Sequence[str] = ()  # cells that ask more of it than its text does, and run on the book's
     task: str = ""
-    plain: str = ""  # the same written out, where the book calls one function, so that slips can be found
-    made: str = ""  # an expression that makes a module with all parameters that it can have
     given: str = ""  # statements that make the inputs of the probes
 
     @property
@@ -86,7 +83,7 @@ def _exported(module: str, cell: str) -> str:
 
 
 def _context(piece: Piece) -> dict[str, Any]:
-    """The names that a piece may use: those of its module, or of what its chapter has defined before it."""
+    # The names that a piece may use: those of its module, or of what its chapter has defined before it.
     names: dict[str, Any] = {"math": math, "torch": torch, "F": F, "nn": nn, "Tensor": Tensor}
     if piece.module:
         return names | vars(import_module(f"transformer.{piece.module}"))
@@ -109,83 +106,174 @@ def defined(piece: Piece, code: str) -> Any:
     return names[piece.name]
 
 
-def filled(module: nn.Module, names: Mapping[str, str] | None = None) -> nn.Module:
-    """A module whose parameters are drawn anew, in the order of their names, or of others for them."""
-    generator, by = torch.Generator().manual_seed(1), names or {}
+@dataclass(frozen=True)
+class Draws:
+    """What many runs of something random give; equal in distribution is equal."""
+
+    mean: Tensor
+    spread: Tensor
+    together: Tensor  # the spread of the sum over all entries, which are to be drawn one by one
+
+
+def draws(run: Callable[..., Tensor], *inputs: Tensor) -> Draws:
+    """The distribution of `run` over 4,000 copies of the first row of its inputs."""
+    found = run(*(x[:1].repeat_interleave(4000, dim=0) for x in inputs)).detach().double()
+    return Draws(found.mean(0), found.std(0), found.flatten(1).sum(1).std())
+
+
+def filled(module: nn.Module, by_name: bool = True) -> nn.Module:
+    """A module whose parameters are drawn anew in the order of their names, or else of kind and shape."""
+    linear = lambda name: isinstance(module.get_submodule(name.rpartition(".")[0]), nn.Linear)
+    key = lambda named: named[0] if by_name else (linear(named[0]), *named[1].shape)
+    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for _, parameter in sorted(module.named_parameters(), key=lambda pair: by.get(pair[0], pair[0])):
+        for _, parameter in sorted(module.named_parameters(), key=key):
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
     return module
 
 
-@contextmanager
-def _asked(piece: Piece, candidate: Any, names: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
-    # The names in which probes of a candidate are evaluated.
-    known: dict[str, Any] = {"draws": draws, "half_precision": half_precision, "randn": torch.randn}
-    known |= {"filled": functools.partial(filled, names=names), "piece": candidate}
-    with _in_float64():
-        exec(piece.given, scope := _context(piece) | known)
-        yield scope
+_NAMES = "the names of what it holds"
 
 
-def outcomes(piece: Piece, candidate: Any, probes: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What the probes of a piece give for a candidate: a value each, or the exception that it raised.
+def outcomes(piece: Piece, candidate: Any, by_name: bool = True) -> dict[str, Any]:
+    """What the probes give for a candidate: a value each, or the exception that it raised; and its names."""
+    names: set[str] = set()
 
-    Raises:
-        NotImplementedError: the candidate is not written yet.
-    """
-    found: dict[str, Any] = {}
-    with _asked(piece, candidate, {} if probes else renamed(piece, candidate)) as scope:
-        for question, expression in (probes or piece.probes).items():
-            torch.manual_seed(0)
-            try:
-                found[question] = eval(expression, scope)
-            except Exception as error:  # one more thing that code can do
-                if isinstance(error, NotImplementedError) and not error.args:  # torch's have a text
-                    raise
-                found[question] = error.with_traceback(None)
-    return found
+    def fill(module: nn.Module) -> nn.Module:
+        names.update(name for name, _ in (*module.named_parameters(), *module.named_buffers()))
+        return filled(module, by_name)
 
-
-def renamed(piece: Piece, candidate: Any) -> dict[str, str]:
-    """The book's names of what a module holds if it bears others, matched by kind and shape, in order."""
-    books, own = _parameters(piece, _books_of(piece.key)), _parameters(piece, candidate)
-    found: dict[str, str] = {}
-    for kind in set(own.values()) if own.keys() != books.keys() else ():
-        theirs, its = ([name for name in each if each[name] == kind] for each in (own, books))
-        found |= dict(zip(theirs, its))
-    return found
-
-
-def _parameters(piece: Piece, candidate: Any) -> dict[str, tuple[bool, torch.Size]]:
-    # In the order in which they are made: whether each belongs to a linear layer, and its shape.
-    try:
-        with _asked(piece, candidate) as scope:
-            module: nn.Module = eval(piece.made or "nn.Module()", scope)
-            layer = lambda name: isinstance(module.get_submodule(name.rpartition(".")[0]), nn.Linear)
-            named = (*module.named_parameters(), *module.named_buffers())
-            return {name: (layer(name), x.shape) for name, x in named}
-    except Exception:  # the probes will say so
-        return {}
-
-
-@functools.cache
-def _books_of(key: str) -> Any:
-    return defined(pieces()[key], pieces()[key].code)
-
-
-@contextmanager
-def _in_float64() -> Iterator[None]:
-    # A wrong formula cannot hide behind rounding; what is drawn at random afterward stays the same.
+    found: dict[str, Any] = {_NAMES: names}
+    known = {"piece": candidate, "filled": fill, "draws": draws, "randn": torch.randn}
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float64)  # a wrong formula cannot hide behind rounding
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            yield
+            exec(piece.given, scope := _context(piece) | known)
+            for question, expression in piece.probes.items():
+                torch.manual_seed(0)
+                try:
+                    found[question] = eval(expression, scope)
+                except Exception as error:  # one more thing that code can do
+                    if isinstance(error, NotImplementedError) and not error.args:  # not written yet
+                        raise
+                    found[question] = error.with_traceback(None)
     finally:
         torch.set_default_dtype(before)
+    return found
 
+
+# How an outcome differs from the right one
+
+
+def _parts(value: Any, name: str = "") -> dict[str, Any]:
+    # What an outcome holds, by its place.
+    inner = enumerate(value, 1) if isinstance(value, tuple | list) else ()
+    inner = value.items() if isinstance(value, dict) else inner
+    found = [_parts(part, f"{name}{key!r}: ") for key, part in inner]
+    return {key: part for each in found for key, part in each.items()} if found else {name: value}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two outcomes agree: numbers but for rounding, draws in distribution, exceptions in type."""
+    mine, books = _parts(one), _parts(other)
+    return mine.keys() == books.keys() and all(_alike(mine[name], books[name]) for name in books)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    kind = next((kind for kind in (Tensor, Draws, float) if isinstance(other, kind)), type(other))
+    if not isinstance(one, kind):
+        return False
+    if kind is Draws:
+        scales = other.spread.max(), other.spread.max(), other.together
+        pairs = zip(astuple(one), astuple(other), scales)
+        close = ((a - b).abs().max() <= s / 8 for a, b, s in pairs)
+        return one.mean.shape == other.mean.shape and all(close)
+    if kind in (Tensor, float):
+        one, other = torch.as_tensor(one), torch.as_tensor(other)
+        alike = one.shape == other.shape and one.dtype == other.dtype
+        return alike and torch.allclose(one, other, rtol=1e-7, atol=1e-9, equal_nan=True)
+    return issubclass(kind, Exception) or bool(one == other)
+
+
+def difference(found: Any, right: Any) -> str:
+    """How an outcome differs from the right one, with the first place that does."""
+    mine, books = _parts(found), _parts(right)
+    name = next((name for name in mine if name in books and not _alike(mine[name], books[name])), "")
+    one, other = (mine[name], books[name]) if name else (found, right)
+    if isinstance(one, Exception):
+        return f"{name}yours raises {_kind(one)}"
+    if isinstance(one, Draws) and isinstance(other, Draws):
+        return f"{name}yours has another mean or spread over 4,000 draws"
+    if _kind(one) != _kind(other) or not isinstance(one, Tensor):
+        return f"{name}yours is {_kind(one)}, and {_kind(other)} is wanted"
+    wrong = ~torch.isclose(one.double(), other.double(), rtol=1e-7, atol=1e-9, equal_nan=True)
+    place = tuple(wrong.nonzero()[0].tolist())
+    where = f", first at {list(place)} of {wrong.sum()} places" * bool(place)
+    return f"{name}yours is {one[place].item():.6g}, the book's {other[place].item():.6g}{where}"
+
+
+def _kind(value: Any) -> str:
+    # What sort of thing it is, where that says more than its text.
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, tuple | list) and any(isinstance(part, Tensor) for part in value):
+        return f"a {type(value).__name__} of {', '.join(map(_kind, value))}"
+    if isinstance(value, Exception):
+        return f"{type(value).__name__}: {shorten(str(value), 80, placeholder='…')}".rstrip(": ")
+    return "a dictionary" if isinstance(value, dict) else shorten(repr(value), 80)
+
+
+# What has probably been done
+
+_DONE: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "the sign is wrong": lambda x, axis: -x,
+    "you return the exponential of what is wanted": lambda x, axis: x.exp(),
+    "you return the logarithm of what is wanted": lambda x, axis: x.log(),
+    "there is a log-softmax too many": lambda x, axis: x.log_softmax(axis),
+    "there is a softmax too many": lambda x, axis: x.softmax(axis),
+    "you sum over axis {}, which should stay": lambda x, axis: x.sum(axis),
+    "you take the mean over axis {}, which should stay": lambda x, axis: x.mean(axis),
+    "axes {} and -1 are exchanged": lambda x, axis: x.transpose(axis, -1),
+    "off by one: all is moved by +1 along axis {}": lambda x, axis: x.roll(1, axis),
+    "off by one: all is moved by -1 along axis {}": lambda x, axis: x.roll(-1, axis),
+}
+
+
+def transformation(found: Any, right: Any) -> str:
+    """What has been done to the right value to make this one, in words; an empty text for nothing simple."""
+    mine, books = _parts(found), _parts(right)
+    if mine.keys() != books.keys():
+        return f"you return {_kind(found)}, and {_kind(right)} is wanted"
+    wrong = [name for name in books if not _alike(mine[name], books[name])]
+    for one, other in combinations(wrong, 2):
+        if _alike(mine[one], books[other]) and _alike(mine[other], books[one]):
+            return f"results {one}and {other}are exchanged".replace(":", "")
+    made = (_made(mine[name], books[name]) for name in wrong)
+    return next((words for each in made for words, so in each if so), "")
+
+
+def _made(one: Any, right: Any) -> Iterator[tuple[str, bool]]:
+    # What may have been done to the right number or numbers, and whether it gives these.
+    if not all(isinstance(value, Tensor | float | int) for value in (one, right)):
+        return
+    one, right = (torch.as_tensor(x).detach().double() for x in (one, right))
+    for axis, n in enumerate(right.shape):
+        for words, done in _DONE.items() if n > 1 else ():
+            yield words.format(axis), same(one, done(right, axis))
+    if one.shape != right.shape:
+        yield "the values are right, and their shape is not", same(one.flatten(), right.flatten())
+        yield "you return a value for each entry, and their mean is wanted", same(one.mean(), right)
+        yield "you return a value for each entry, and their sum is wanted", same(one.sum(), right)
+        return
+    ratio = (one / right)[(right != 0) | (one != 0)]
+    if len(ratio) > 1 and ratio.isfinite().all():  # one number alone has some factor to any other
+        words = f"yours is {ratio[0]:.4g} times the right one: a sum, or a mean over something else?"
+        yield words, same(ratio, ratio[:1].expand_as(ratio))
+
+
+# What has become of a piece
 
 RIGHT, WRONG, MISSING = "✓", "✗", "○"
 
@@ -195,74 +283,48 @@ class Verdict(NamedTuple):
 
     mark: str  # RIGHT, WRONG or MISSING
     says: str
+    renamed: bool = False  # whether what it holds bears other names than the book's
 
 
 def judge(piece: Piece, candidate: Any) -> Verdict:
     """Compare a piece by value with the book's, and say what is likely to be wrong with another one."""
     try:
         found = outcomes(piece, candidate)
+        if renamed := found[_NAMES] != _expected(piece.key)[_NAMES]:
+            found = outcomes(piece, candidate, by_name=False)
     except NotImplementedError:
         return Verdict(MISSING, "not written yet")
-    right = _expected(piece.key)
-    different = [question for question in right if not same(found[question], right[question])]
+    right = _expected(piece.key, by_name=not renamed)
+    different = [question for question in piece.probes if not same(found[question], right[question])]
     if not different:
-        return Verdict(RIGHT, f"equal to the book's in {len(right)} probe{'s' * (len(right) > 1)}")
-    question = different[0]
-    where = f"{question}: {difference(found[question], right[question])}"
-    return Verdict(WRONG, "; ".join(filter(None, (_cause(piece, found, different), where))))
+        return Verdict(RIGHT, f"equal to the book's in all that was asked ({len(right) - 1})", renamed)
+    first = different[0]
+    where = f"{first}: {difference(found[first], right[first])}"
+    return Verdict(WRONG, "; ".join(filter(None, (_cause(piece, found, first, not renamed), where))), renamed)
 
 
-def _cause(piece: Piece, found: dict[str, Any], different: list[str]) -> str:
-    # What gives these values: a usual mistake, another form of the right value, or a slip in the code.
-    right, question = _expected(piece.key), different[0]
-    usual = [(mistake.says, _expected(piece.key, number)) for number, mistake in enumerate(piece.mistakes)]
-    for says, wrong in usual:
-        if same(found, wrong):
-            return says
-    for says, wrong in usual:
-        if same(found[question], wrong[question]) and not same(wrong[question], right[question]):
-            return f"{says}; something else is wrong as well"
-    if isinstance(found[question], Exception) or isinstance(right[question], Exception):
-        return "imports and helpers belong in the same cell" * isinstance(found[question], NameError)
-    with _asked(piece, _books_of(piece.key)) as scope:
-        inputs = {name: value for name, value in scope.items() if isinstance(value, Tensor)}
-    if words := transformation(found[question], right[question], inputs):
-        return words
-    if words := _slip(piece, found, different):
-        return f"probably {words}"
-    for other, value in right.items():
-        if other not in different and same(found[question], value):
-            return f"yours is what is right in “{other}”: what tells the two apart is not used"
-    return f"only this is wrong: {', '.join(different)}" * (len(different) < len(right) / 2)
-
-
-def _slip(piece: Piece, found: dict[str, Any], different: list[str], seconds: float = 4) -> str:
-    # A slip in how the book's piece is called, or in its code, that gives the values of the first probe.
-    until, question, partly = time.process_time() + seconds, different[0], ""
-    probe = piece.probes[question]
-    called = ((words, piece.code, other) for words, other in edits(probe))
-    codes = (code for code in (piece.plain, piece.code) if code)
-    written = ((words, wrong, probe) for code in codes for words, wrong in edits(code, piece.name))
-    for words, code, asked in chain(called, written):
-        if time.process_time() > until:
-            break
-        with suppress(Exception):  # such a slip ends the code
-            candidate = defined(piece, code)
-            if not same(found[question], outcomes(piece, candidate, {question: asked})[question]):
-                continue
-            rest = {each: piece.probes[each] for each in different[1:] if asked == probe}
-            if same({each: found[each] for each in rest}, outcomes(piece, candidate, rest) if rest else {}):
-                return words
-            partly = partly or words
-    return partly
+def _cause(piece: Piece, found: dict[str, Any], first: str, by_name: bool) -> str:
+    # What gives these values: a usual mistake, or something simple that was done to the right ones.
+    right, partly = _expected(piece.key, None, by_name), ""
+    for number, mistake in enumerate(piece.mistakes):
+        wrong = _expected(piece.key, number, by_name)
+        if all(same(found[question], wrong[question]) for question in piece.probes):
+            return mistake.says
+        if same(found[first], wrong[first]) and not same(wrong[first], right[first]):
+            partly = partly or f"{mistake.says}; something else is wrong as well"
+    if isinstance(found[first], NameError):
+        return "imports and helpers belong in the same cell"
+    if partly or isinstance(found[first], Exception) or isinstance(right[first], Exception):
+        return partly
+    return transformation(found[first], right[first])
 
 
 @functools.cache
-def _expected(key: str, number: int | None = None) -> dict[str, Any]:
+def _expected(key: str, number: int | None = None, by_name: bool = True) -> dict[str, Any]:
     # The outcomes of the book's piece, or of the same with one of its mistakes.
     piece = pieces()[key]
     code = piece.code if number is None else with_mistake(piece, piece.mistakes[number])
-    return outcomes(piece, defined(piece, code))
+    return outcomes(piece, defined(piece, code), by_name=by_name)
 
 
 def with_mistake(piece: Piece, mistake: Mistake) -> str:
@@ -277,8 +339,10 @@ def judge_code(piece: Piece, code: str) -> Verdict:
     except NotImplementedError:
         return Verdict(MISSING, "not written yet")
     except Exception as error:
-        return Verdict(WRONG, f"its cell raises {said(error)}")
+        return Verdict(WRONG, f"its cell raises {_kind(error)}")
 
+
+# A reader's notebooks
 
 # The modules in which a reader's pieces take the places of the book's.
 CORE = ("embedding", "attention", "layers", "model", "loss", "training", "decoding", "toy")
@@ -293,34 +357,31 @@ class Workbook:
         folder: where the reader's other notebooks lie.
     """
 
-    verdicts: dict[str, Verdict]
-
     def __init__(self, chapter: str, folder: str = ".") -> None:
         import_module("transformer.speed.fast")  # before a piece is replaced: fast modules know the book's
         self.chapter: str = chapter
-        self.verdicts = {}
-        self._books = {
-            key: getattr(import_module(f"transformer.{piece.module}"), piece.name)
-            for key, piece in pieces().items()
-            if piece.module
-        }
-        self._now = dict(self._books)  # what the package has in their places
+        self.verdicts: dict[str, Verdict] = {}
+        self._books: dict[str, Any] = {}  # the book's pieces that were replaced in the package
         self._lent: dict[str, Any] = {}  # what a notebook was given in place of its own pieces
         self._away: dict[str, Any] = {}  # its own pieces during a cell that runs on the book's
         for other in dict.fromkeys(piece.chapter for piece in pieces().values()):
             path = Path(folder) / f"{other}.ipynb"
             if other < chapter and path.is_file():
-                self._take_over(path)
+                cells = written(path)
+                lacking = [key for key, code in cells.items() if not self._takes(pieces()[key], code)]
+                n_right = sum(self.verdicts[key].mark == RIGHT for key in cells)
+                marks = ", ".join(f"{self.verdicts[key].mark} {pieces()[key].name}" for key in lacking)
+                books = f"; the book's: {marks}" if marks else ""
+                print(f"{other}: {n_right} of {len(cells)} are yours{books}")
         print(self)
 
     def use(self, own: Any) -> Any:
         """Judge a piece and say so; return it if it is right, and the book's if it is not."""
         piece = pieces()[f"{self.chapter}/{own.__name__}"]
         if own is not self._lent.get(piece.key):  # or only this cell has been run again
-            code = _cell_with(own)
-            if not self._takes(piece, code, own):
+            if not self._takes(piece, _cell_with(own), own):
                 own = self._lent[piece.key] = _defined_in(sys._getframe(1).f_globals, piece)
-        mark, says = self.verdicts[piece.key]
+        mark, says, _ = self.verdicts[piece.key]
         color = {RIGHT: 32, WRONG: 31, MISSING: 33}[mark]
         why = "What it holds bears names of your own, so" if mark == RIGHT else "Until it is right,"
         rest = f" {why} the cells below run on the book's." * (own is self._lent.get(piece.key))
@@ -339,44 +400,24 @@ class Workbook:
         sys._getframe(1).f_globals.update(self._away)
         self._away.clear()
 
-    def whose(self, model: nn.Module) -> str:
-        """Which pieces a model is made of, the reader's and the book's."""
-        bases = {base for part in model.modules() for base in type(part).__mro__}
-        held = {key: piece is self._books[key] for key, piece in self._now.items() if piece in bases}
-        yours, books = ([pieces()[key].name for key in held if held[key] == kind] for kind in (False, True))
-        return f"yours: {', '.join(yours) or 'nothing yet'}\nthe book's: {', '.join(books) or 'nothing'}"
-
     def __str__(self) -> str:
         marks = [self.verdicts[key].mark if key in self.verdicts else MISSING for key in pieces()]
         strip = "".join("■" if mark == RIGHT else "□" for mark in marks)
         return f"{strip} {marks.count(RIGHT)} of {len(marks)} pieces are yours"
 
     def _takes(self, piece: Piece, code: str, own: Any = None) -> bool:
-        # Judge a piece, by its cell if there is a text, and let the package use it if it is right and fits.
+        # Judge a piece, by its cell if there is a text, and let the core of the package use it if it is right
+        # and fits. A chapter that measures the book's classes, or knows them by name, keeps them.
         verdict = self.verdicts[piece.key] = judge_code(piece, code) if code else judge(piece, own)
-        if verdict.mark == RIGHT:
-            own = defined(piece, code) if code else own
-        fits = verdict.mark == RIGHT and not renamed(piece, own)
-        self._put(piece, own if fits else self._books.get(piece.key))
+        fits = verdict.mark == RIGHT and not verdict.renamed
+        if piece.module in CORE and (self.chapter[:2] in _ON_EARLIER or self.chapter == piece.chapter):
+            old = getattr(import_module(f"transformer.{piece.module}"), piece.name)
+            book = self._books.setdefault(piece.key, old)
+            new = (defined(piece, code) if code else own) if fits else book
+            for module in ("transformer", *(f"transformer.{name}" for name in CORE)):
+                names = vars(sys.modules[module]) if module in sys.modules else {}
+                names.update({name: new for name, value in names.items() if value is old})
         return fits
-
-    def _take_over(self, path: Path) -> None:
-        # What is right in an earlier notebook, and a line about it.
-        cells = written(path)
-        lacking = [pieces()[key] for key, code in cells.items() if not self._takes(pieces()[key], code)]
-        marks = [f"{self.verdicts[piece.key].mark} {piece.name}" for piece in lacking]
-        n_right = sum(self.verdicts[key].mark == RIGHT for key in cells)
-        books = f"; the book's: {', '.join(marks)}" if marks else ""
-        print(f"{path.stem}: {n_right} of {len(cells)} are yours{books}")
-
-    def _put(self, piece: Piece, own: Any) -> None:
-        # Let the core of the package, which lies flat in it, use a piece wherever it has used another. A
-        # chapter that measures the book's classes, or knows them by name, keeps them.
-        takes = self.chapter[:2] in _ON_EARLIER or (self.chapter == piece.chapter and self.chapter < "10")
-        if takes and piece.module in CORE and self._now[piece.key] is not own:
-            old, self._now[piece.key] = self._now[piece.key], own
-            for names in map(vars, _core()):
-                names.update({name: own for name, value in names.items() if value is old})
 
 
 def _cell_with(own: Any) -> str:
@@ -397,18 +438,8 @@ def _defined_in(names: dict[str, Any], piece: Piece) -> Any:
     return names[piece.name]
 
 
-def _core() -> list[ModuleType]:
-    # These modules, and the package, which re-exports them.
-    names = ("transformer", *(f"transformer.{name}" for name in CORE))
-    return [sys.modules[name] for name in names if name in sys.modules]
-
-
 def written(path: str | Path) -> dict[str, str]:
-    """The code that a notebook of the workbook has for each of its pieces, by their keys.
-
-    Raises:
-        ValueError: it is no notebook.
-    """
+    """The code that a notebook has for each of its pieces, by their keys; `ValueError` if it is none."""
     try:
         cells = json.loads(Path(path).read_text(encoding="utf8"))["cells"]
         marked = [(cell["metadata"].get("workbook", []), "".join(cell["source"])) for cell in cells]
