@@ -32,8 +32,6 @@ GOALS = {
 }
 # What is still above its goal, and may not grow again. What has reached its goal leaves this list.
 STILL = {
-    "package": 12_050,
-    "tests": 24_010,
     "modules": 55,
     "per cent of the code not tangled": 62,
 }

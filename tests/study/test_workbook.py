@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 from other_hands import NAMED, OTHER
@@ -324,16 +323,6 @@ def test_what_is_no_notebook_is_refused_by_name(text, tmp_path):
     (tmp_path / "n.ipynb").write_text(text, encoding="utf8")
     with pytest.raises(ValueError, match="n.ipynb is no notebook"):
         written(tmp_path / "n.ipynb")
-
-
-def test_parameters_are_drawn_by_name():
-    class Other(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.b, self.a = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
-
-    one, other = workbook.filled(Other()), workbook.filled(Other())
-    assert torch.equal(one.a, other.a) and torch.equal(one.b, other.b) and one.a.abs().min() > 0
 
 
 def test_a_live_piece_without_a_text_is_judged_as_it_is():

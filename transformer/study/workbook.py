@@ -169,9 +169,9 @@ def outcomes(piece: Piece, candidate: Any, by_name: bool = True) -> dict[str, An
 
 def _parts(value: Any, name: str = "") -> dict[str, Any]:
     # What an outcome holds, by its place.
-    inner = enumerate(value, 1) if isinstance(value, tuple | list) else ()
-    inner = value.items() if isinstance(value, dict) else inner
-    found = [_parts(part, f"{name}{key!r}: ") for key, part in inner]
+    value_by_key = dict(enumerate(value, 1)) if isinstance(value, tuple | list) else value
+    inner = value_by_key if isinstance(value_by_key, dict) else {}
+    found = [_parts(part, f"{name}{key!r}: ") for key, part in inner.items()]
     return {key: part for each in found for key, part in each.items()} if found else {name: value}
 
 
@@ -182,7 +182,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    kind = next((kind for kind in (Tensor, Draws, float) if isinstance(other, kind)), type(other))
+    kind: Any = next((kind for kind in (Tensor, Draws, float) if isinstance(other, kind)), type(other))
     if not isinstance(one, kind):
         return False
     if kind is Draws:
