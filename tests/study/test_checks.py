@@ -61,9 +61,7 @@ def result(report: CheckReport, name: str) -> CheckResult:
     return found
 
 
-# -------------------------------------------------------------------------------------------------
 # Right models
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -203,9 +201,7 @@ def test_right_models_of_other_kinds_pass(make):
     assert report.passed, report
 
 
-# -------------------------------------------------------------------------------------------------
 # Broken models: a name, the model, what must fail
-# -------------------------------------------------------------------------------------------------
 
 
 class Broken(Transformer):
@@ -424,9 +420,7 @@ def test_a_fault_fails_its_checks_and_no_other(name):
     assert not report.passed
 
 
-# -------------------------------------------------------------------------------------------------
 # Broken attention
-# -------------------------------------------------------------------------------------------------
 
 
 def scores_of(query: Tensor, key: Tensor) -> Tensor:
@@ -483,9 +477,7 @@ def test_faults_of_an_attention(monkeypatch, attention, expected):
     assert set(report.failures) == expected, report
 
 
-# -------------------------------------------------------------------------------------------------
 # What only the owner knows: dropout and search
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -547,9 +539,7 @@ def test_a_search_finds_what_the_model_says(searched, options, verdict):
     assert report.failures == (("search",) if verdict == "FAIL" else ())
 
 
-# -------------------------------------------------------------------------------------------------
 # What a model is asked
-# -------------------------------------------------------------------------------------------------
 
 
 def asked_first(**options) -> tuple[Tensor, Tensor]:
@@ -574,9 +564,7 @@ def test_a_model_that_writes_into_its_input_spoils_nothing():
     assert report.passed, report
 
 
-# -------------------------------------------------------------------------------------------------
 # The report
-# -------------------------------------------------------------------------------------------------
 
 
 def test_text_of_a_report():
@@ -634,9 +622,7 @@ def test_a_model_that_cannot_be_copied_fails_instead_of_raising():
     assert report.failures == ("logits",) and "deepcopy" in result(report, "logits").measured
 
 
-# -------------------------------------------------------------------------------------------------
 # Precision
-# -------------------------------------------------------------------------------------------------
 
 
 class LayerInList(Transformer):
@@ -666,9 +652,7 @@ def test_a_softmax_in_float32_is_no_fault(monkeypatch):
     assert report.passed and report.arithmetic == "float64"
 
 
-# -------------------------------------------------------------------------------------------------
 # What is known to be invisible from outside
-# -------------------------------------------------------------------------------------------------
 
 
 class SampleNorm(nn.Module):
@@ -695,9 +679,7 @@ def test_blind_spots_are_as_the_chapter_says(make):
     assert check(make()).passed
 
 
-# -------------------------------------------------------------------------------------------------
 # Nothing is left behind
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -748,9 +730,7 @@ def test_generators_are_left_alone_even_where_a_check_is_interrupted():
     assert torch.equal(torch.get_rng_state(), state) and model.training
 
 
-# -------------------------------------------------------------------------------------------------
 # At the door
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -917,9 +897,7 @@ def test_a_table_that_stays_zero_is_blindness():
     assert found == ("source positions", "target positions")
 
 
-# -------------------------------------------------------------------------------------------------
 # More kinds of models
-# -------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -998,9 +976,7 @@ class Draws(Transformer):
         return self.drawn(super().decode(tgt, memory, src_mask, cache))
 
 
-# -------------------------------------------------------------------------------------------------
 # From the command line
-# -------------------------------------------------------------------------------------------------
 
 MINE = """
 import torch
@@ -1078,9 +1054,7 @@ def test_what_cannot_be_checked_is_said_in_one_line(mine, factory, said, capsys)
     assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
 
 
-# -------------------------------------------------------------------------------------------------
 # Inverted masks have a name
-# -------------------------------------------------------------------------------------------------
 
 
 def added(hides: Tensor) -> Tensor:

@@ -42,9 +42,7 @@ SRC = padded([[*row, EOS] for row in WORDS])
 TGT = padded([[BOS, *row, EOS] for row in ANSWERS])
 
 
-# -------------------------------------------------------------------------------------------------
 # Programs of several styles
-# -------------------------------------------------------------------------------------------------
 
 
 def attend(query: Tensor, memory: Tensor, visible: Tensor) -> Tensor:
@@ -319,9 +317,7 @@ def test_right_programs_are_not_accused(name):
     assert skipped <= without
 
 
-# -------------------------------------------------------------------------------------------------
 # Planted faults
-# -------------------------------------------------------------------------------------------------
 
 
 def shifted_loss(read: slice, labels: slice) -> Callable:
@@ -510,9 +506,7 @@ def test_planted_faults_are_found_by_their_name(name):
     assert named in f"{found.measured}; {found.suspects}"
 
 
-# -------------------------------------------------------------------------------------------------
 # What it leaves alone, what it refuses, where it runs
-# -------------------------------------------------------------------------------------------------
 
 
 def test_the_callers_own_things_are_left_alone():
