@@ -178,6 +178,7 @@ def test_special_ids_are_defined_once():
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
 def test_a_training_step_reads_nothing_back_from_its_device(kind):
     """On the meta device nothing has a value: whoever asks for one, and makes a GPU wait, fails."""

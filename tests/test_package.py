@@ -242,6 +242,7 @@ def optional_libraries() -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_an_extra_suffices_for_its_task():
     libraries = optional_libraries()
     assert libraries["plots"] <= brought_by("plots")
@@ -531,6 +532,7 @@ def test_one_command_makes_a_release(tmp_path, checkout):
         repository.release("12.3.5", checkout)
 
 
+@pytest.mark.slow
 def test_a_release_that_cannot_be_made_changes_nothing(checkout):
     def refused(version: str, message: str) -> None:
         before = repository.git("rev-parse", "HEAD", root=checkout)

@@ -147,6 +147,7 @@ def test_crowded_stream_depends_on_seed_and_epoch():
     assert next(crowded_batches(2, share=0.0, seed=5))[0].equal(plain)
 
 
+@pytest.mark.slow
 def test_recorded_model_does_what_its_record_says():
     record = load_record("toy")
     assert record["recipe"]["training"]["steps"] <= 30_000 and record["recipe"]["data"]["batch_size"] == 32

@@ -310,6 +310,7 @@ def test_gradients_in_a_stack_are_those_of_pytorch(kind, order):
     torch.testing.assert_close(gradients, torch.stack(wanted), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @needs_node
 def test_bleu_in_the_page_is_the_package_s():
     dice = random.Random(0)
@@ -1451,6 +1452,7 @@ WRAPPED = """() => [...document.querySelectorAll('.live-samples .live-tokens')].
     row.lastElementChild.offsetTop > row.firstElementChild.offsetTop + 8).length"""
 
 
+@pytest.mark.slow
 @needs_node
 def test_what_the_playground_opens_with_is_its_own_first_run():
     """`python tests/book/test_live.py` records it anew."""

@@ -387,6 +387,7 @@ def test_a_narrow_model_is_trained_by_one_thread_and_a_wide_one_by_all(texts, th
 
 
 LONG = ["train", "toy", "--set", "steps=100000", "--set", "evaluate_every=100000", "--set", "batch_size=2"]
+LONG += ["--set", "log_every=1"]
 
 
 @pytest.mark.slow

@@ -240,6 +240,7 @@ def test_the_loss_is_the_one_that_the_recipe_asks_for():
     assert losses[0].equal(losses[1])
 
 
+@pytest.mark.slow
 def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
     recipe = changed(TINY, steps=1, seed=5, max_tokens=60, bpe_dropout=0.3)
     translator, trainer = train_translator(recipe)
@@ -258,6 +259,7 @@ def weights_equal(model, other) -> bool:
     return all(weights[name].equal(x) for name, x in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_what_is_kept():
     translator, trainer = train_translator(changed(TINY, average=0.5))
     assert translator.model is not trainer.model
@@ -268,6 +270,7 @@ def test_averaged_weights_are_what_is_kept():
     assert weights_equal(plain.model, trainer.model)
 
 
+@pytest.mark.slow
 def test_the_accelerated_model_is_trained_and_the_plain_one_kept(tmp_path):
     translator, trainer = train_translator(TINY, tmp_path)
     assert type(trainer.model) is FastTransformer and type(translator.model) is Transformer
@@ -281,6 +284,7 @@ def test_the_accelerated_model_is_trained_and_the_plain_one_kept(tmp_path):
         assert type(trainer.model) is FastTransformer and type(kept.model) is Transformer
 
 
+@pytest.mark.slow
 def test_a_patient_run_keeps_its_best_weights(tmp_path):
     # Too high a rate: it gets worse, and ends before its time.
     recipe = changed(TINY, steps=40, evaluate_every=1, warmup_steps=8, peak_rate=3.0, patience=2)
@@ -371,6 +375,7 @@ def test_what_is_counted_are_the_prepared_texts():
     assert recipe.data.prepared == CORPORA
 
 
+@pytest.mark.slow
 def test_pairs_of_ones_own_are_trained_on_but_for_those_held_out(tmp_path):
     quick = {"steps": 1, "evaluate_every": 1, "precision": "float32"}
     recipe = changed(recipe_for(numbers(100)), d_model=16, n_heads=2, n_layers=1, d_ff=24, **quick)

@@ -19,11 +19,11 @@ def names():
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_recorded_curve_begins_as_the_chapter_does(names, fault):
-    """Twenty updates: on another processor the last digits differ, and later the curves part."""
-    begun = run(names, fault, seed=1, steps=20)["losses"]
+    """Ten updates: on another processor the last digits differ, and later the curves part."""
+    begun = run(names, fault, seed=1, steps=10)["losses"]
     recorded = load_record("case-book")["trials"][fault]
-    assert begun == [(step, pytest.approx(loss, abs=0.01)) for step, loss in recorded[1]["losses"][:2]]
-    assert begun != [tuple(point) for point in recorded[0]["losses"][:2]]
+    assert begun == [(step, pytest.approx(loss, abs=0.01)) for step, loss in recorded[1]["losses"][:1]]
+    assert begun != [tuple(point) for point in recorded[0]["losses"][:1]]
 
 
 @pytest.mark.slow

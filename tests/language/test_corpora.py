@@ -253,6 +253,7 @@ def test_what_is_no_pair_is_named(pair, error, message):
             take([["dois", "two"], pair])
 
 
+@pytest.mark.slow
 def test_data_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("TRANSFORMER_DATA", str(tmp_path))
     assert data_folder() == tmp_path

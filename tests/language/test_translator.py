@@ -100,6 +100,7 @@ def searches_of(grid):
     return [Search(entry["beam_size"], entry["length_penalty"]) for entry in grid]
 
 
+@pytest.mark.slow
 def test_the_search_is_tuned_by_bleu_and_ties_go_to_the_first(translator):
     searches = [Search(2, 1.0), Search(1, 0.0), Search(1, 0.6)]
     grid = tune_search(translator, PAIRS, searches)
@@ -122,6 +123,7 @@ def test_by_length_gives_every_sentence_once_within_the_budget(max_tokens):
     assert list(by_length([[5], []], max_tokens)) == []
 
 
+@pytest.mark.slow
 def test_batch_mates_and_order_change_nothing(translator):
     sources = [pair.source for pair in PAIRS] + ["", "gato", "日本"]
     together = translator.translate_tokenized(sources, max_length=12)
@@ -191,6 +193,7 @@ def test_a_translation_that_cannot_be_trusted_says_why(beam_size):
     assert found[0].text == "the girl likes the black cat."
 
 
+@pytest.mark.slow
 def test_a_translation_that_the_limit_cuts_says_so():
     carried = Translator.load("phrases")
     n_tokens = len(carried.vocabulary.encode("the girl likes the black cat ."))

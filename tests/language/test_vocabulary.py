@@ -334,6 +334,7 @@ def test_any_cut_spells_the_same_text(vocabulary, p):
                 assert not {PAD_ID, BOS_ID, EOS_ID} & set(ids)
 
 
+@pytest.mark.slow
 def test_cuts_depend_on_seed_and_epoch_alone(vocabulary):
     sampler, twin = (BPEDropout(PAIRS, vocabulary, 0.2, seed=3) for _ in range(2))
     later = sampler(4)

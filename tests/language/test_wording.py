@@ -232,6 +232,7 @@ def test_a_translator_reads_what_training_showed(run, read, door):
     if door == "evaluate_translator":
         evaluate_translator(translator, OWN)
     elif door == "align":
+        sources, shown = sources[::4], shown[::4]
         for source in sources:
             translator.align(source)
     else:

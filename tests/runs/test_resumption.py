@@ -211,6 +211,7 @@ def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
         assert any(f"/{part}" in name for name in whole), part
 
 
+@pytest.mark.slow
 def test_batches_prepared_ahead_are_those_of_their_epoch(tmp_path):
     """In an unbroken run, in one that goes on in the middle of an epoch, and in any order."""
     make_trainer(tmp_path / "whole").fit()
@@ -310,6 +311,7 @@ def test_a_signal_in_the_last_moment_is_not_lost():
         trainer.fit()
 
 
+@pytest.mark.slow
 def test_what_is_ignored_stays_ignored_and_another_thread_has_no_signals(tmp_path):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a job that a shell puts in the background
     try:

@@ -301,6 +301,7 @@ def test_float16_skips_an_update_that_overflows_and_remembers_the_scale(tmp_path
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_as_it_is_and_can_be_prolonged(tmp_path):
     finished = make_trainer(tmp_path, steps=8).fit()
     assert same_state(finished, make_trainer(tmp_path, steps=8, loss=cut_after(0)).fit())
@@ -320,6 +321,7 @@ def test_where_every_checkpoint_is_damaged_nothing_begins_and_nothing_changes(tm
     assert contents(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["log.jsonl", "best.pt"])
 def test_work_whose_checkpoints_are_gone_is_not_written_over(tmp_path, left):
     make_trainer(tmp_path).fit()
@@ -442,6 +444,7 @@ def test_best_weights_are_those_of_the_best_score(tmp_path, monitor, best_step):
     assert all(torch.equal(best[name], t) for name, t in trainer.model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_the_average_is_of_every_update_and_is_what_is_evaluated_and_kept(tmp_path):
     seen, raw = [], []
 
@@ -482,6 +485,7 @@ def no_slope(weight):
     return (weight - weight.detach()).abs().sqrt()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first_bad, extra, message",
     [

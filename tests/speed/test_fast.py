@@ -164,6 +164,7 @@ def test_attention_maps_and_a_cache_are_the_plain_ones():
     assert_same(*results)
 
 
+@pytest.mark.slow
 def test_a_trainer_trains_the_accelerated_model():
     model = make_model()
     given = teacher_forced_loss, lambda epoch: [make_batch()], lambda step: 1e-2, TrainingConfig(steps=1)
@@ -308,6 +309,7 @@ def test_a_changed_model_is_refused_by_name(name):
         accelerate(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole, asked for", "whole", "in place", "a layer"])
 def test_of_a_compiled_model_it_takes_what_was_compiled(how):
     model, (src, tgt) = make_model(), make_batch()
@@ -337,15 +339,13 @@ def test_what_is_no_transformer_is_refused():
 def test_its_r_drop_is_captured_by_compile():  # and its cross-entropy below
     model, batch = make_model(n_layers=1), make_batch(20, 9)
     loss = partial(r_drop_loss, accelerate(model))
-    compiled = torch.compile(loss, fullgraph=True, backend="eager")
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     assert_same(*(with_gradients(value, model) for value, _ in (compiled(batch), loss(batch))))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind, backend", [(lambda model: model, "eager"), (accelerate, "aot_eager")], ids=["plain", "fast"]
-)
-def test_one_graph_serves_the_batches_of_every_shape(kind, backend):
+@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "fast"])
+def test_one_graph_serves_the_batches_of_every_shape(kind):
     """Batches by length have as many shapes as lengths, and no step may wait for the compiler again."""
     from torch._dynamo.utils import counters  # here, because it takes seconds to import
 
@@ -364,7 +364,7 @@ def test_one_graph_serves_the_batches_of_every_shape(kind, backend):
         tgt[:, 0] = model.config.bos_id
         batches.append((src, tgt))
     wanted = [loss(batch).item() for batch in batches]
-    compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend=backend)
+    compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="eager")
     for batch, value in zip(batches, wanted, strict=True):
         found = compiled(batch)
         found.backward()
@@ -455,6 +455,7 @@ def test_rows_keep_their_places_beyond_the_first_room_of_the_cache():
     assert_same(*(walk(state, 2, 36) for state in states))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_searches_find_the_same(seed, dtype):
