@@ -26,7 +26,7 @@ from transformer import (
     teacher_forced_loss,
     to_torch,
 )
-from transformer.exchange.marian import to_marian
+from transformer.exchange.hugging_face import to_marian
 from transformer.runs.loop import autocast
 
 LEARNING_RATE = 1e-4

@@ -20,7 +20,7 @@ from torch import Tensor
 from experiments.recognizer import accepts
 from transformer import TokenBatches, Vocabulary, fit, load_corpus
 from transformer.exchange.foreign import our_name
-from transformer.exchange.llama import PARTS
+from transformer.exchange.hugging_face import LLAMA_PARTS
 from transformer.files import read_record, write_record
 from transformer.language.batches import pad
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, SPACE, SPECIALS
@@ -142,7 +142,7 @@ def pack(model: LanguageModel, vocabulary: Vocabulary) -> None:
         )
     )  # fmt: skip
     ours = model.state_dict()
-    theirs.load_state_dict({name: ours[our_name(name, PARTS)] for name in theirs.state_dict()})
+    theirs.load_state_dict({name: ours[our_name(name, LLAMA_PARTS)] for name in theirs.state_dict()})
     theirs.half().save_pretrained(RECORDS / "speaker")
     fast = t.Tokenizer.from_str(vocabulary.tokenizer.to_str())
     spaces = t.normalizers.Replace(t.Regex(r"\s+"), " ")

@@ -107,7 +107,7 @@ TABLES = {
         (make_config, "final_norm", [("no", TypeError, "bool or NoneType, not str ('no')")]),
         (make_config, "n_heads", [(5, ValueError, f"must divide d_model, but 5 does not divide {D}")]),
         (make_config, "eos_id", [(0, ValueError, "pad_id and eos_id must differ, but both are 0")]),
-        (make_config, "tgt_vocab_size", [(9, ValueError, f"src_vocab_size is {V} and tgt_vocab_size is 9")]),
+        (make_config, "tgt_vocab_size", [(9, ValueError, f"tgt_vocab_size, but {V} is not 9")]),
         (t.Transformer, "config", [({"d_model": 8}, TypeError, "TransformerConfig, not dict")]),
         *((partial(MODEL, src=IDS, tgt=IDS), name, TENSORS) for name in ("src", "tgt")),
         *((partial(MODEL, src=IDS, tgt=IDS), name, TOO_LONG) for name in ("src", "tgt")),
@@ -127,9 +127,8 @@ TABLES = {
         (beams, "length_penalty", [(at, ValueError, f"at most 10, but is {at}") for at in (10.1, 100, 1e4)]),
         *((search, "src", TENSORS) for search in (greedy, beams)),
         *((search, "src", TOO_LONG) for search in (greedy, beams)),
-        *((search, "src", [(IDS.to("meta"), ValueError, "meta device")]) for search in (greedy, beams)),
         *((search, "max_length", [(13, ValueError, "at most the model's 12")]) for search in (greedy, beams)),
-        *((search, "model", NO_MODEL) for search in (greedy, beams)),
+        *((search, "model", [(None, TypeError, "be a Transformer")]) for search in (greedy, beams)),
     ],
     "fast": [
         (t.accelerate, "model", [(value, TypeError, f"Transformer, not {type(value).__name__}")])
@@ -185,7 +184,7 @@ TABLES = {
             (call, "recipe", [(None, TypeError, "Recipe, not NoneType")])
             for call in (t.train_recipe, t.train_translator)
         ),
-        (partial(t.train_recipe, recipe=t.RECIPES["toy"]), "device", DEVICES),
+        (partial(t.train_translator, recipe=t.RECIPES["phrases"]), "device", DEVICES),
         (recipe, "r_drop", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),
         (recipe, "bpe_dropout", [(1.0, ValueError, "[0, 1), but is 1.0")]),
         (recipe, "weight_decay", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),

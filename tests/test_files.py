@@ -153,7 +153,7 @@ def test_files_without_checksums_are_read_as_they_are(tmp_path):
     write_record(tmp_path / "a.json", {"seed": 3})
     text = (tmp_path / "a.json").read_text().replace("3,", "4,")
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(CheckpointError, match='if you have changed it yourself, delete the entry "sha256"'):
+    with pytest.raises(CheckpointError, match='if you have changed it yourself, delete "sha256"'):
         read_record(tmp_path / "a.json")
     (tmp_path / "a.json").write_text(re.sub(r",\s*\"sha256.*", "}", text, flags=re.DOTALL))
     assert read_record(tmp_path / "a.json") == {"seed": 4}

@@ -9,13 +9,8 @@ from transformer.attention import padding_mask, causal_mask, scaled_dot_product_
 from transformer.plots import plot_attention
 from transformer.layers import LayerNorm, FeedForward, LayerConfig, EncoderLayer, DecoderLayer
 from transformer.model import TransformerConfig, Encoder, Decoder, Transformer, attention_tap
-from transformer.loss import (
-    label_smoothed_cross_entropy,
-    token_accuracy,
-    perplexity,
-    teacher_forced_loss,
-    r_drop_loss,
-)
+from transformer.loss import label_smoothed_cross_entropy, token_accuracy, perplexity
+from transformer.loss import teacher_forced_loss, r_drop_loss
 from transformer.training import best_device, noam_rate, evaluate_loss, fit
 from transformer.decoding import greedy_search, beam_search
 from transformer.toy import reversal_batch, toy_config, load_toy_model
@@ -33,58 +28,13 @@ from transformer.study.model_checks import check_model
 from transformer.study.training_checks import check_training
 
 __all__ = [
-    "TokenEmbedding",
-    "sinusoidal_encoding",
-    "PositionalEncoding",
-    "padding_mask",
-    "causal_mask",
-    "scaled_dot_product_attention",
-    "MultiHeadAttention",
-    "plot_attention",
-    "LayerNorm",
-    "FeedForward",
-    "LayerConfig",
-    "EncoderLayer",
-    "DecoderLayer",
-    "TransformerConfig",
-    "Encoder",
-    "Decoder",
-    "Transformer",
-    "attention_tap",
-    "label_smoothed_cross_entropy",
-    "token_accuracy",
-    "perplexity",
-    "teacher_forced_loss",
-    "r_drop_loss",
-    "best_device",
-    "noam_rate",
-    "evaluate_loss",
-    "fit",
-    "greedy_search",
-    "beam_search",
-    "reversal_batch",
-    "toy_config",
-    "load_toy_model",
-    "Vocabulary",
-    "encode_pairs",
-    "pad",
-    "TokenBatches",
-    "corpus_scores",
-    "Recipe",
-    "RECIPES",
-    "recipe_for",
-    "train_translator",
-    "accelerate",
-    "TrainingConfig",
-    "Trainer",
-    "Preparation",
-    "load_corpus",
-    "read_pairs",
-    "Translator",
-    "save_model",
-    "load_model",
-    "from_torch",
-    "to_torch",
-    "check_model",
-    "check_training",
-]
+    "TokenEmbedding", "sinusoidal_encoding", "PositionalEncoding", "padding_mask", "causal_mask",
+    "scaled_dot_product_attention", "MultiHeadAttention", "plot_attention", "LayerNorm", "FeedForward",
+    "LayerConfig", "EncoderLayer", "DecoderLayer", "TransformerConfig", "Encoder", "Decoder", "Transformer",
+    "attention_tap", "label_smoothed_cross_entropy", "token_accuracy", "perplexity", "teacher_forced_loss",
+    "r_drop_loss", "best_device", "noam_rate", "evaluate_loss", "fit", "greedy_search", "beam_search",
+    "reversal_batch", "toy_config", "load_toy_model", "Vocabulary", "encode_pairs", "pad", "TokenBatches",
+    "corpus_scores", "Recipe", "RECIPES", "recipe_for", "train_translator", "accelerate", "TrainingConfig",
+    "Trainer", "Preparation", "load_corpus", "read_pairs", "Translator", "save_model", "load_model",
+    "from_torch", "to_torch", "check_model", "check_training",
+]  # fmt: skip

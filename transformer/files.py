@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "CheckpointError", "refusing_damage", "atomic_file", "sync_names", "naming_errors", "regular_file",
-    "write_record", "read_record",
+    "CheckpointError", "refusing_damage", "atomic_file", "naming_errors", "regular_file", "write_record",
+    "read_record",
 ]  # fmt: skip
 
 
@@ -45,21 +45,19 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
             os.replace(part, path)
-            sync_names(path.parent)
+            _sync_names(path.parent)
     finally:
         part.unlink(missing_ok=True)
 
 
-def sync_names(directory: Path) -> None:
+def _sync_names(directory: Path) -> None:
     # A name is an entry in its directory, which is written to disk separately from the file's content.
-    if os.name != "posix":  # Windows cannot open a directory
-        return
-    entries = os.open(directory, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some file systems, such as those of networks, cannot do it
+    with suppress(OSError):  # Windows, and some file systems, such as those of networks, cannot do it
+        entries = os.open(directory, os.O_RDONLY)
+        try:
             os.fsync(entries)
-    finally:
-        os.close(entries)
+        finally:
+            os.close(entries)
 
 
 @contextmanager
@@ -101,18 +99,13 @@ def _int64(digits: str) -> int:
 
 
 def read_record(path: Path | str) -> dict[str, Any]:
-    """Read what `write_record` wrote; a record without a checksum is read as it is.
-
-    Raises:
-        OSError: the file cannot be opened; `FileNotFoundError` where there is none.
-        CheckpointError: the file holds no record, or another one than was written; the message names it.
-    """
+    """Read what `write_record` wrote, or a record without a checksum; what is none, or has changed, is a
+    `CheckpointError`, which names the file."""
     with refusing_damage(path):
         text = regular_file(path).read_text(encoding="utf8")
         record: dict[str, Any] = json.loads(text, parse_int=_int64)
         if not isinstance(record, dict):
             raise TypeError(f"it holds a {type(record).__name__}, not an object of names and values")
         if record.pop("sha256", None) not in (None, _record_sum(record)):
-            said = 'its checksum is wrong; if you have changed it yourself, delete the entry "sha256"'
-            raise ValueError(said)
+            raise ValueError('its checksum is wrong; if you have changed it yourself, delete "sha256"')
     return record

@@ -4,8 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "best_device", "adamw", "noam_rate", "cooldown", "evaluating", "to_device", "evaluate_loss", "as_epochs",
-    "check_loss", "fit", "record_path", "load_record",
+    "best_device", "check_device", "adamw", "noam_rate", "cooldown", "evaluating", "to_device",
+    "evaluate_loss", "as_epochs", "check_loss", "fit", "record_path", "load_record",
 ]
 
 
@@ -38,6 +38,15 @@ def best_device(dtype: torch.dtype = torch.float32) -> torch.device:
     if torch.backends.mps.is_available() and dtype != torch.float64:
         return torch.device("mps")
     return torch.device("cpu")
+
+
+def check_device(device: torch.device | str) -> torch.device:
+    """The device of this name; one that torch or this machine lacks is refused (`ValueError`)."""
+    try:
+        return torch.empty(0, device=device).device
+    except Exception as error:  # of four types
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"device {device!r} cannot be used here: {said}") from error
 
 
 # %% book/07-training.ipynb · Weight decay (AdamW) · [adamw]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformer.layers import ACTIVATIONS
 
 __all__ = [
     "check_config", "check_type", "check_choice", "check_size", "check_index", "check_rate", "check_number",
     "check_searched", "is_traced", "check_ids", "check_range", "check_positions", "check_targets",
-    "check_memory", "check_device", "optional_import",
+    "check_memory", "optional_import",
 ]  # fmt: skip
 
 
@@ -22,24 +22,21 @@ def check_config(config: Any) -> None:
     def named(names: str) -> dict[str, Any]:
         return {name: getattr(config, name) for name in names.split()}
 
-    src, tgt, depths = config.src_vocab_size, config.tgt_vocab_size, config.n_layers
+    src, tgt, given = config.src_vocab_size, config.tgt_vocab_size, config.n_layers
     check_size(**named("src_vocab_size tgt_vocab_size d_model n_heads d_ff max_length"))
-    if not isinstance(depths, tuple | list):
-        check_size(n_layers=depths)
-    elif len(depths) != 2:
-        raise ValueError(f"n_layers must be a number or a pair, encoder and decoder, not {depths!r:.60}")
-    else:
-        check_size(**{"n_layers[0]": depths[0], "n_layers[1]": depths[1]})
+    if isinstance(given, tuple | list) and len(given) != 2:
+        raise ValueError(f"n_layers must be a number or a pair, encoder and decoder, not {given!r:.60}")
+    for depth in given if isinstance(given, tuple | list) else [given]:
+        check_size(n_layers=depth)
     check_rate(**named("dropout attention_dropout activation_dropout"))
     check_choice(sorted(ACTIVATIONS), activation=config.activation)
     check_type(bool, **named("bias norm_first tie_embeddings"))
     check_type((bool, type(None)), final_norm=config.final_norm)
     if config.d_model % config.n_heads:
-        given = f"{config.n_heads} does not divide {config.d_model}"
-        raise ValueError(f"n_heads must divide d_model, but {given}")
+        said = f"{config.n_heads} does not divide {config.d_model}"
+        raise ValueError(f"n_heads must divide d_model, but {said}")
     if config.tie_embeddings and src != tgt:
-        given = f"src_vocab_size is {src} and tgt_vocab_size is {tgt}"
-        raise ValueError(f"tie_embeddings needs equal vocabularies, but {given}")
+        raise ValueError(f"tie_embeddings needs src_vocab_size = tgt_vocab_size, but {src} is not {tgt}")
     check_index(min(src, tgt), pad_id=config.pad_id)
     check_index(tgt, bos_id=config.bos_id, eos_id=config.eos_id)
     if config.eos_id == config.pad_id:
@@ -51,8 +48,7 @@ def check_type(kind: Any, **values: Any) -> None:
     kinds = kind if isinstance(kind, tuple) else (kind,)
     for name, value in values.items():
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            names = " or ".join(kind.__name__ for kind in kinds)
-            wanted = "number" if kinds == (int, float) else names
+            wanted = "number" if kinds == (int, float) else " or ".join(kind.__name__ for kind in kinds)
             article = "an" if wanted[0].lower() in "aeiou" else "a"
             given = f"{type(value).__name__} ({' '.join(repr(value).split()):.60})"  # on one line
             raise TypeError(f"{name} must be {article} {wanted}, not {given}")
@@ -92,31 +88,20 @@ def check_number(**numbers: float) -> None:
     _check_bound((int, float), "be finite and at least 0", lambda number: 0 <= number < math.inf, numbers)
 
 
-def _check_config_of(model: Any, names: str) -> None:
-    # A wrapper that only has a forward lacks it.
-    for name in names.split():
+def check_searched(model: Any) -> None:
+    """Refuse a model whose configuration lacks what searches and losses read of it (`TypeError`)."""
+    for name in ("src_vocab_size", "tgt_vocab_size", "max_length", "pad_id", "bos_id", "eos_id"):
         if not hasattr(getattr(model, "config", None), name):
             raise TypeError(f"model must be a Transformer, but {type(model).__name__} has no config.{name}")
 
 
-def check_searched(model: Any) -> None:
-    """Refuse a model whose configuration lacks what a search reads of it (`TypeError`)."""
-    check_type(nn.Module, model=model)
-    _check_config_of(model, "src_vocab_size max_length pad_id bos_id eos_id")
-
-
-# The tensor that a transform of torch.func has wrapped; older versions cannot tell.
-_unwrap = getattr(torch.func, "debug_unwrap", lambda x: x)
-
-
 def is_traced(*tensors: Tensor) -> bool:
     """Whether tensors have no values yet: in `torch.compile`, `export`, `func.vmap` and `func.grad`."""
-    return torch.compiler.is_compiling() or any(_unwrap(x) is not x for x in tensors)
+    return torch.compiler.is_compiling() or any(torch.func.debug_unwrap(x) is not x for x in tensors)
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
-    """Refuse what is no `torch.long` tensor (`TypeError`) `[B, T]` (`ValueError`), or holds ids out of range
-    (`IndexError`, as in `check_range`)."""
+    """Refuse what is no `torch.long` tensor (`TypeError`) `[B, T]` (`ValueError`); ids as `check_range`."""
     if not isinstance(ids, Tensor) or ids.dtype != torch.long:
         kind = getattr(ids, "dtype", type(ids).__name__)
         raise TypeError(f"{name} must be a torch.long tensor, not {kind}")
@@ -129,8 +114,6 @@ def check_range(name: str, ids: Tensor, end: int, always: bool = False) -> None:
     """Refuse whole numbers outside [0, end) (`IndexError`): on the CPU where not `is_traced`, or `always`."""
     if is_traced(ids) or not (always or ids.device.type == "cpu"):
         return
-    if ids.is_meta:
-        raise ValueError(f"{name} must have values, but lies on the meta device")
     low, high = map(int, torch.aminmax(ids)) if ids.numel() else (0, -1)
     if low < 0 or high >= end:
         raise IndexError(f"{name} must lie in [0, {end}), but holds {low if low < 0 else high}")
@@ -146,16 +129,13 @@ def check_targets(tgt: Tensor, model: Any) -> None:
     """Refuse what a loss cannot take for target ids `[B, T + 1]` of a model, and, on the CPU, a row that
     begins with another token than the start token, unless it is padding alone (`ValueError`)."""
     if not torch.compiler.is_compiling():
-        _check_config_of(model, "tgt_vocab_size pad_id bos_id")
+        check_searched(model)
     config = model.config
     check_ids("tgt", tgt, config.tgt_vocab_size)
     if is_traced(tgt) or tgt.device.type != "cpu":
         return
-    wrong = (tgt[:, :1] != config.bos_id).any(1) & (tgt != config.pad_id).any(1)  # [B]
-    if wrong.any():
-        row = int(wrong.nonzero()[0, 0])
-        wanted = f"begin with the start token, bos_id = {config.bos_id}, in every row"
-        raise ValueError(f"tgt must {wanted}, but row {row} begins with {int(tgt[row, 0])}")
+    if ((tgt[:, :1] != config.bos_id).any(1) & (tgt != config.pad_id).any(1)).any():
+        raise ValueError(f"tgt must begin with the start token, bos_id = {config.bos_id}, in every row")
 
 
 def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
@@ -168,20 +148,10 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         raise ValueError(f"memory must {wanted}, not {list(memory.shape)}")
 
 
-def check_device(device: torch.device | str) -> torch.device:
-    """The device of this name; one that torch or this machine does not have is refused (`ValueError`)."""
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        message = str(error).partition("\n")[0]
-        raise ValueError(f"device {device!r} cannot be used here: {message}") from error
-
-
 def optional_import(name: str) -> ModuleType:
     """Import a library that only a part of the package needs, or say how to get it (`ImportError`)."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        library = name.partition(".")[0]
-        cure = f'pip install {library}, or "transformer-book[all]" for whatever else is needed'
-        raise ImportError(f"this needs the library {library}: {cure}") from error
+        library, others = name.partition(".")[0], '"transformer-book[all]" for whatever else is needed'
+        raise ImportError(f"this needs the library {library}: pip install {library}, or {others}") from error

@@ -5,7 +5,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 import torch
 from torch import Tensor, nn
 from transformer.files import CheckpointError, atomic_file, refusing_damage, regular_file
@@ -13,10 +13,9 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.validation import check_choice, check_type, optional_import
 
 __all__ = [
-    "original", "plain_name", "is_compiled", "parts_of", "Difference", "differences", "configured",
-    "parameter_owners", "place_all", "planned", "check_finite", "check_shapes", "by_parameter", "check_fit",
-    "set_weights", "plain_state", "check_weights", "plain_transformer", "save_weights", "read_weights",
-    "load_weights",
+    "original", "plain_name", "is_compiled", "parts_of", "differences", "configured", "parameter_owners",
+    "place_all", "planned", "check_finite", "check_shapes", "by_parameter", "check_fit", "set_weights",
+    "plain_state", "plain_transformer", "save_weights", "read_weights", "load_weights",
 ]  # fmt: skip
 
 
@@ -40,10 +39,8 @@ def plain_name(name: str) -> str:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether `torch.compile` computes a module, or a part of it."""
-    return any(
-        part is not original(part) or getattr(part, "_compiled_call_impl", None) is not None
-        for part in module.modules()
-    )
+    parts = module.modules()
+    return any(part is not original(part) or getattr(part, "_compiled_call_impl", None) for part in parts)
 
 
 def parts_of(module: nn.Module) -> dict[str, Any]:
@@ -51,23 +48,15 @@ def parts_of(module: nn.Module) -> dict[str, Any]:
     return {plain_name(name): part for name, part in module.named_modules(remove_duplicate=False)}
 
 
-class Difference(NamedTuple):
-    """How a part is not as planned: in its "class", in an attribute, or in the "sharing" of parameters."""
-
-    name: str
-    what: str
-    said: str
-
-
-def differences(module: nn.Module, plan: nn.Module) -> Iterator[Difference]:
+def differences(module: nn.Module, plan: nn.Module) -> Iterator[tuple[str, str, str]]:
     """How a module differs from a new one, apart from its numbers, `torch.compile`, and attributes that no
-    code of its class reads."""
+    code of its class reads: a part's name; "class", an attribute, or "sharing" of parameters; a sentence."""
     parts, planned_parts = parts_of(module), parts_of(plan)
     for name in {**planned_parts, **parts}:
         part, own, where = parts.get(name), planned_parts.get(name), name or "the model"
         if type(part) is not type(own):
             kinds = f"{type(part).__name__}, not of {type(own).__name__}"
-            yield Difference(name, "class", f"{where} is of {kinds}")
+            yield name, "class", f"{where} is of {kinds}"
             continue
         facts, usual = _facts(part), _facts(own)
         for what in {**usual, **facts}:
@@ -78,9 +67,9 @@ def differences(module: nn.Module, plan: nn.Module) -> Iterator[Difference]:
                 if what in _TENSORS:
                     names = {name for name, _ in facts[what].items() ^ usual[what].items()}
                     said = f"other {what[1:]}: {', '.join(sorted(names))}"
-                yield Difference(name, what, f"{where} has {said}")
+                yield name, what, f"{where} has {said}"
     if not parameter_owners(module).items() >= parameter_owners(plan).items():
-        yield Difference("", "sharing", "its parameters are not shared as configured")
+        yield "", "sharing", "its parameters are not shared as configured"
 
 
 def _facts(part: Any) -> dict[str, Any]:
@@ -92,17 +81,15 @@ def _facts(part: Any) -> dict[str, Any]:
 
 
 def configured(model: Any, taker: str, kind: type[Transformer] = Transformer) -> Transformer:
-    """What a model's configuration makes, on the meta device, if every part of the model is so.
-
-    Its output may have a bias, as published models have it. The `TypeError` names the part, and the `taker`.
-    """
+    """What a model's configuration makes, on the meta device, if every part is so; only the output may have a
+    bias, as in published models. The `TypeError` names the part, and the `taker`."""
     check_type(kind, model=(model := original(model)))
     with torch.device("meta"):
         plan = kind(model.config)
         if model.output.bias is not None:
             plan.output.bias = nn.Parameter(plan.output.weight.new_empty(plan.config.tgt_vocab_size))
-    if (difference := next(differences(model, plan), None)) is not None:
-        raise TypeError(f"{taker} takes only what a configuration makes, but {difference.said}")
+    for _, _, said in differences(model, plan):
+        raise TypeError(f"{taker} takes only what a configuration makes, but {said}")
     return plan
 
 
@@ -122,12 +109,9 @@ def place_all(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
         setattr(module.get_submodule(part), leaf, module.get_parameter(owner))
 
 
-_FEWEST = 8  # tensors in a layer: four of its attention, two of its network, two of its norms
-
-
 def planned(kind: Any, config: Any, n_layers: int, n_tensors: int) -> Any:
     """A model of this `kind` on the meta device, if a file's tensors can be so many layers (`ValueError`)."""
-    if n_layers * _FEWEST > n_tensors:
+    if n_layers * 8 > n_tensors:  # four of a layer's attention, two of its network, two of its norms
         raise ValueError(f"{n_layers:,} layers have more than the {n_tensors:,} tensors that are there")
     with torch.device("meta"):
         return kind(config)
@@ -176,20 +160,15 @@ def check_fit(model: nn.Module, weights: Mapping[str, Any]) -> None:
     by_parameter(weights, places)
 
 
-def check_weights(model: nn.Module, state: Any, path: Path | str) -> None:
-    """Raise what `set_weights` would raise, and leave the model as it is."""
+def set_weights(model: nn.Module, state: Any, path: Path | str) -> None:
+    """Give a model, which keeps its dtype and device, the weights of what `load_checkpoint` read; those of
+    another model (`CheckpointError`) leave it as it was."""
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise CheckpointError(f"{path} holds no weights")
     try:
         check_fit(model, state["model"])
     except ValueError as error:
         raise CheckpointError(f"{path} belongs to another model: {error}") from error
-
-
-def set_weights(model: nn.Module, state: Any, path: Path | str) -> None:
-    """Give a model, which keeps its dtype and device, the weights of what `load_checkpoint` read; those of
-    another model (`CheckpointError`) leave it as it was."""
-    check_weights(model, state, path)
     # The names of either side may be those of torch.compile, and a shared table has one of its own.
     places = {plain_name(name): name for name in model.state_dict()}
     weights = {places[plain_name(name)]: x for name, x in state["model"].items()}
@@ -232,16 +211,13 @@ def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
     return plain.train(model.training)
 
 
-_DTYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16
-
-
 def save_weights(
     model: nn.Module, path: Path | str, dtype: torch.dtype = torch.float32, facts: Mapping[str, str] = {}
 ) -> None:
     """Write a model's weights in a `dtype` as safetensors, a shared table once, with `facts` and a checksum
     over all; a weight that is too large for the `dtype` is refused (`ValueError`)."""
     check_type(nn.Module, model=model)
-    check_choice(_DTYPES, dtype=dtype)
+    check_choice((torch.float64, torch.float32, torch.float16, torch.bfloat16), dtype=dtype)
     weights, seen = dict[str, Tensor](), set[int]()
     for name, x in sorted(plain_state(model).items()):
         if x.data_ptr() not in seen:
@@ -283,8 +259,6 @@ def read_weights(path: Path | str) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def load_weights(model: nn.Module, path: Path | str) -> None:
-    """Read what `save_weights` wrote into a model of the same configuration, which keeps dtype and device.
-
-    A damaged file, and another model's (`CheckpointError`), leave the model as it was.
-    """
+    """Read what `save_weights` wrote into a model of the same configuration, which keeps dtype and device; a
+    damaged file, and another model's (`CheckpointError`), leave it as it was."""
     set_weights(model, {"model": read_weights(path)[0]}, path)

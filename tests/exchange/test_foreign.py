@@ -20,12 +20,12 @@ from torch import nn
 
 from transformer import Transformer, TransformerConfig, accelerate
 from transformer.exchange.foreign import whole_folder
-from transformer.exchange.llama import from_llama
-from transformer.exchange.marian import (
+from transformer.exchange.hugging_face import (
     _PARTS,
     M2M100Transformer,
     _reordered,
     _sines_first,
+    from_llama,
     from_m2m100,
     from_marian,
     to_marian,

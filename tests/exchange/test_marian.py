@@ -26,7 +26,7 @@ from transformer import (
     sinusoidal_encoding,
     teacher_forced_loss,
 )
-from transformer.exchange.marian import (
+from transformer.exchange.hugging_face import (
     M2M100Positions,
     M2M100Transformer,
     _sines_first,

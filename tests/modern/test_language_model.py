@@ -21,7 +21,7 @@ from transformer import (
     scaled_dot_product_attention,
 )
 from transformer.attention import KeyValueCache
-from transformer.exchange.llama import from_llama
+from transformer.exchange.hugging_face import from_llama
 from transformer.modern.language_model import (
     GroupedQueryAttention,
     LanguageModel,

@@ -227,6 +227,15 @@ def test_batches_prepared_ahead_are_those_of_their_epoch(tmp_path):
     assert multiprocessing.active_children() == []
 
 
+def test_a_program_that_leaves_them_open_ends():
+    """The other process ignores the signal by which Python ends those that are left."""
+    program = "from transformer.runs.stream import DrawnAhead as Ahead\nahead = Ahead(lambda epoch: range)\n"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "-c", program + "print(list(ahead(2)))"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert found.stdout == "[0, 1]\n" and found.returncode == 0
+
+
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen]:
     environment = os.environ | {

@@ -18,7 +18,7 @@ from transformer.training import best_device
 
 __all__ = [
     "PROGRAM", "Add", "within", "search_options", "search_of", "model_option", "engine_option",
-    "named_translator", "device_option", "use_threads", "one_line", "note", "parser", "run",
+    "named_translator", "device_option", "one_line", "note", "parser", "run",
 ]  # fmt: skip
 
 
@@ -108,16 +108,6 @@ def device_option(add: Add) -> None:
     add("--threads", type=within(int, 1, 1024), metavar="N", help=many)
 
 
-def use_threads(options: argparse.Namespace, d_model: int = 1024) -> None:
-    """Compute with the threads asked for; unasked, with one to train a model whose steps are too short to
-    be shared, since threads that wait for one another are slow where another program is busy."""
-    asked: int | None = getattr(options, "threads", None)
-    if asked is None and d_model <= 128 and "OMP_NUM_THREADS" not in os.environ:
-        asked = 1
-    if asked is not None:
-        torch.set_num_threads(asked)
-
-
 def one_line(message: object) -> str:
     """A message on one line, with escapes for what is not printable, and without C++ frames."""
     text = str(message).partition("\nException raised from")[0]
@@ -179,7 +169,8 @@ def run(commands: Sequence[ModuleType], arguments: list[str] | None = None) -> i
             known.print_help(sys.stderr)
             return 2
         keep_freed_memory()  # the process is this program's own
-        use_threads(options)
+        if getattr(options, "threads", None):
+            torch.set_num_threads(options.threads)
         status = options.run(options) or 0
         sys.stdout.flush()
     except BrokenPipeError:

@@ -23,10 +23,8 @@ from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.distributed import StoppedRun, rank_and_world_size
 from transformer.runs.trainer import Trainer, TrainingConfig
-from transformer.training import best_device, cooldown, noam_rate, record_path
-from transformer.validation import (
-    check_device, check_number, check_rate, check_size, check_type, optional_import,
-)  # fmt: skip
+from transformer.training import best_device, check_device, cooldown, noam_rate, record_path
+from transformer.validation import check_number, check_rate, check_size, check_type, optional_import
 
 __all__ = [
     "Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "recipe_from", "read_recipe",
@@ -67,8 +65,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_size(warmup_steps=self.warmup_steps)
-        check_number(peak_rate=self.peak_rate, factor=self.factor)
-        cooldown(1, 1, self.cooldown)
+        check_number(peak_rate=self.peak_rate, factor=self.factor, cooldown=self.cooldown)
+        if self.cooldown > 1:
+            raise ValueError(f"cooldown must be at most 1, but is {self.cooldown}")
 
     def rate(self, step: int, steps: int, d_model: int) -> float:
         """The learning rate of update `step` of `steps`, of a model `d_model` wide."""
@@ -250,16 +249,15 @@ def train_recipe(
         what the run has made, a translator or the toy's model, and the trainer, as in `train_translator`.
 
     Raises:
-        TypeError, ValueError: `recipe` is not a recipe; or there is no such device.
+        TypeError: `recipe` is not a recipe.
         StoppedRun: a signal asked the process to end; the model so far is in the directory by then.
     """
     check_type(Recipe, recipe=recipe)
-    device = check_device(best_device() if device is None else device)
     if directory is not None:
         optional_import("safetensors")  # which saving needs, perhaps hours later
     config, data = recipe.training, data or recipe.data.read()
     torch.manual_seed(config.seed)
-    model = data.model(**asdict(recipe.model)).to(device)
+    model = data.model(**asdict(recipe.model)).to(best_device() if device is None else device)
     batches = data.batches(config.seed)
     trainer = Trainer(
         model, recipe.loss, batches, recipe.rate, config, directory, data.evaluate, progress, graphs
@@ -307,5 +305,6 @@ def train_translator(
     check_type(Recipe, recipe=recipe)
     data: Any = recipe.data
     check_type(Translations, data=data)
+    device = check_device(best_device() if device is None else device)
     own = None if pairs is None else ParallelData(data, *held_out(pairs, data.prepared))
     return train_recipe(recipe, directory, device, progress, max_minutes, own)

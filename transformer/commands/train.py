@@ -1,13 +1,15 @@
 """`train`: a run in a folder, which goes on where it stopped."""
 
 import argparse
+import os
 import shlex
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+import torch
 from transformer.commands.data import FILES, ParallelData
-from transformer.commands.main import PROGRAM, Add, device_option, note, use_threads, within
+from transformer.commands.main import PROGRAM, Add, device_option, note, within
 from transformer.commands.recipes import RECIPES, Recipe, changed, own_recipe, parsed, read_recipe, settings
 from transformer.commands.recipes import train_recipe
 from transformer.files import write_record
@@ -15,7 +17,6 @@ from transformer.language.corpora import AS_IT_IS, PREPARATIONS, Preparation
 from transformer.runs.distributed import StoppedRun, process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder, draw_curves, run_facts
 from transformer.runs.trainer import Trainer
-from transformer.validation import check_choice
 
 __all__ = ["HELP", "run", "add_options"]
 
@@ -23,7 +24,8 @@ __all__ = ["HELP", "run", "add_options"]
 def run(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
     recipe = requested(options)
-    use_threads(options, recipe.model.d_model)
+    if options.threads is None and recipe.model.d_model <= 128 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)  # for steps too short to be shared: threads that wait for others are slow
     folder = RunFolder(options.directory or f"runs/{options.recipe or 'own'}", asdict(recipe))
     with process_group(options.device) as device:
         first = rank_and_world_size()[0] == 0
@@ -51,7 +53,8 @@ def requested(options: argparse.Namespace) -> Recipe:
         for name in ("target", "dev_source", "dev_target", "languages", "preparation"):
             if getattr(options, name):
                 raise ValueError(f"--{name.replace('_', '-')} needs --source: it is for texts of your own")
-        check_choice(RECIPES, recipe=options.recipe)
+        if options.recipe not in RECIPES:
+            raise ValueError(f"recipe must be one of {list(RECIPES)}, not {options.recipe!r}")
         recipe = RECIPES[options.recipe]
     elif options.dev_target and not options.dev_source:
         raise ValueError("--dev-target needs --dev-source")
@@ -88,7 +91,8 @@ def check_same_run(folder: RunFolder, recipe: Recipe) -> None:
             there, here = before.get(name, ""), asked.get(name, "")
             if there != here and name not in FILES and not (name == "steps" and there < here):
                 found = f"{folder.path} holds a run with {name} = {there}, and {name} = {here} is asked for"
-                raise ValueError(f"{found}: name another --directory")
+                same = "" if name == "sha256" else f", or go on by --set {name}={there}"
+                raise ValueError(f"{found}: name another --directory{same}")
 
 
 def _announce(folder: RunFolder, recipe: Recipe, data: Any) -> None:

@@ -112,10 +112,10 @@ def _checked_plans(module: nn.Module, kind: Any, batch_first: bool) -> tuple[nn.
             plans = _plans(module, kind, batch_first)
     except AttributeError as error:
         raise TypeError(f"module must be as its class makes it, but {error}") from error
-    for difference in differences(module, plans[0 if type(module) is kind else 1]):
-        if difference.what in _COMPARED and not difference.name.endswith("activation"):
-            refusal = TypeError if difference.what == "class" else ValueError
-            raise refusal(f"module must be as its class makes it, but {difference.said}")
+    for name, what, said in differences(module, plans[0 if type(module) is kind else 1]):
+        if what in _COMPARED and not name.endswith("activation"):
+            refusal = TypeError if what == "class" else ValueError
+            raise refusal(f"module must be as its class makes it, but {said}")
     return plans
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformer.decoding import DecoderState, decoder_state, length_norm
 from transformer.embedding import sinusoidal_encoding
 from transformer.exchange.foreign import ForeignFolder, check_tokenizer, exported, whole_folder
-from transformer.exchange.marian import from_m2m100, from_marian
+from transformer.exchange.hugging_face import from_m2m100, from_marian
 from transformer.files import read_record, refusing_damage, regular_file
 from transformer.language.folder import pretrained_folder
 from transformer.language.translator import AnyTranslator, Search, Source, Translator, translate_ids
@@ -20,8 +20,8 @@ from transformer.language.vocabulary import UNK_ID
 from transformer.layers import DecoderLayer, LayerNorm
 from transformer.model import Decoder, Encoder, Transformer, TransformerConfig
 from transformer.speed.fast import accelerated
-from transformer.training import best_device
-from transformer.validation import check_choice, check_device, check_index, check_type, optional_import
+from transformer.training import best_device, check_device
+from transformer.validation import check_choice, check_index, check_type, optional_import
 
 __all__ = [
     "to_ctranslate2", "CTranslate2Engine", "Constrained", "MarianTranslator", "M2M100Translator",

@@ -18,8 +18,8 @@ from transformer.language.corpora import CORPORA, Preparation
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.fast import FastTransformer
-from transformer.training import record_path
-from transformer.validation import check_device, check_type, optional_import
+from transformer.training import check_device, record_path
+from transformer.validation import check_type, optional_import
 from transformer.weights import (
     check_finite, check_fit, differences, original, place_all, plain_transformer, planned, read_weights,
     save_weights,

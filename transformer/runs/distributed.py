@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformer.training import best_device
-from transformer.validation import check_device, check_number
+from transformer.training import best_device, check_device
+from transformer.validation import check_number
 
 __all__ = [
     "process_group", "rank_and_world_size", "from_first", "from_all", "summed_over_all", "data_parallel",

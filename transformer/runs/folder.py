@@ -25,8 +25,8 @@ from transformer.runs.loop import (
     Evaluation, Updater, autocast, load_checkpoint, random_state, set_random_state,
 )  # fmt: skip
 from transformer.runs.stream import BatchStream
-from transformer.training import evaluating
-from transformer.validation import check_choice, check_device, check_size, check_type, optional_import
+from transformer.training import check_device, evaluating
+from transformer.validation import check_choice, check_size, check_type, optional_import
 
 __all__ = ["run_facts", "read_log", "RunFolder", "RunLog", "Scores", "draw_curves"]
 

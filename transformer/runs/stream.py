@@ -1,5 +1,6 @@
 """Where a run is in its data and its random numbers."""
 
+import atexit
 import hashlib
 import multiprocessing
 import os
@@ -7,6 +8,7 @@ import signal
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import count, islice
 from typing import Any
@@ -111,6 +113,7 @@ class DrawnAhead:
     def __init__(self, prepare: Callable[[int], Callable[[int], Iterable[Any]]]) -> None:
         self.prepare = prepare
         self.close()
+        _ALL.add(self)
 
     def __call__(self, epoch: int) -> Iterable[Any]:
         """The batches of the epoch; those of the next are prepared from now on."""
@@ -135,6 +138,16 @@ class DrawnAhead:
         )  # fmt: skip
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, not copied
             return iter(loader)
+
+
+_ALL: weakref.WeakSet[DrawnAhead] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # Before Python's own end of other processes, which would wait for one that ignores its signal.
+    for drawn in _ALL:
+        drawn.close()
 
 
 class _Prepared(Dataset[Any]):  # not `DrawnAhead` itself: in a circle, none would end the other process

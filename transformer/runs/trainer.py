@@ -19,9 +19,7 @@ from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers, fi
 from transformer.speed.fast import accelerated
 from transformer.speed.graphs import UpdateGraphs
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
-from transformer.weights import (
-    check_weights, is_compiled, original, plain_state, plain_transformer, set_weights,
-)  # fmt: skip
+from transformer.weights import is_compiled, original, plain_state, plain_transformer, set_weights
 
 __all__ = ["TrainingConfig", "Trainer", "resume"]
 
@@ -253,7 +251,6 @@ def resume(trainer: Trainer) -> bool:
     if path is None:
         return False
     state = load_checkpoint(path)
-    check_weights(trainer.model, state, path)
     try:
         found, own = state["settings"]["words"], _settings(trainer, state["updater"]["step"])
         longer = state["settings"]["plan"]["steps"] < trainer.config.steps  # may have another schedule
