@@ -23,10 +23,7 @@ from transformer.validation import check_choice, check_number, check_rate, check
 
 # %% book/06-loss.ipynb · Which mean · [label-smoothed-cross-entropy]
 def label_smoothed_cross_entropy(
-    logits: Tensor,
-    targets: Tensor,
-    smoothing: float = 0.1,
-    pad_id: int = 0,
+    logits: Tensor, targets: Tensor, smoothing: float = 0.1, pad_id: int = 0,
     reduction: str = "mean",
 ) -> Tensor:
     """The cross-entropy of predictions against smoothed targets.
@@ -129,9 +126,7 @@ def symmetric_kl(logits_p: Tensor, logits_q: Tensor, targets: Tensor, pad_id: in
 
 # %% book/06-loss.ipynb · R-Drop · [r-drop]
 def r_drop_loss(
-    model: Transformer,
-    batch: tuple[Tensor, Tensor],
-    smoothing: float = 0.1,
+    model: Transformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1,
     alpha: float = 5.0,
 ) -> tuple[Tensor, Tensor]:
     """The summed loss of a batch that passes twice and should come out the same.
