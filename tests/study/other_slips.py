@@ -1,4 +1,4 @@
-"""Mistakes that the record of the workbook does not list, in the book's code or in that of other hands."""
+"""Slips in the book's code or in that of other hands; by values, the record lists most of them."""
 
 # ruff: noqa: E501
 

@@ -140,7 +140,7 @@ def test_what_other_hands_write_is_right(key):
 
 
 @pytest.mark.slow
-def test_a_mistake_that_nobody_has_listed_gets_a_likely_cause():
+def test_usual_slips_get_a_likely_cause():
     vague = []
     for key, hands, right, wrong in SLIPS:
         code = OTHER[key] if hands == "other" else pieces()[key].code
