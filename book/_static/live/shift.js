@@ -4,7 +4,7 @@
   const { html, svg, percent } = live;
   const CANDIDATES = 4;
   const LONGEST = 30; // tokens of a translation
-  const [LEFT, EACH, BOX] = [62, 80, 66]; // pixels: before the first position, from one to the next, and of a token
+  const [LEFT, EACH, BOX] = [62, 84, 72]; // pixels: before the first position, from one to the next, and of a token
 
   function build(model, record) {
     const vocabulary = new live.Vocabulary(record.vocabulary);
@@ -15,6 +15,7 @@
 
     const field = live.text_field({ class: "live-text", lang: "pt", value: record.sentence, "aria-label": "A sentence of small Portuguese" }, 60, begin);
     const button = (words, click) => html("button", { type: "button", class: "live-button", click }, words);
+    const again = button("Start over", () => say([]));
     const drawing = svg("svg", { class: "live-shift", role: "img" });
     const choices = html("div", { class: "live-next", role: "group", "aria-label": "Tokens to say next" });
     const said = html("output", { class: "live-said" });
@@ -40,7 +41,7 @@
       choices.replaceChildren(...next.map(({ tokens: [id], probability }) => {
         const bar = html("span", { class: "live-next-bar" });
         bar.style.setProperty("--weight", probability);
-        const click = () => { say([...tokens, id]); choices.querySelector("button")?.focus(); };
+        const click = () => { say([...tokens, id]); (choices.querySelector("button") ?? again).focus(); };
         return html("button", { type: "button", class: "live-candidate", click }, html("span", { lang: "en" }, token(id)), bar, html("span", {}, percent(probability)));
       }));
       const read = [bos_id, ...tokens].map(token).join(" ");
@@ -54,7 +55,7 @@
       const read = [bos_id, ...tokens].slice(0, tokens.length + (next.length ? 1 : 0));
       const first = Math.max(0, read.length - Math.floor((wide - LEFT + EACH - BOX) / EACH)); // position that is seen
       const box = (x, y, words, state) => svg("g", { class: `live-box ${state}` }, svg("rect", { x, y, width: BOX, height: 28, rx: 4 }),
-        svg("text", { class: "live-word-token", x: x + BOX / 2, y: y + 19 }, words));
+        svg("text", { class: "live-word-token", x: x + BOX / 2, y: y + 19, style: words.length > 9 && "font-size: 11px" }, words));
       const arrow = (d) => svg("path", { class: "live-arrow", d });
       const positions = read.slice(first).flatMap((id, i) => {
         const x = LEFT + EACH * i, answer = tokens[first + i];
@@ -68,7 +69,7 @@
     }
 
     const panel = html("div", { class: "live-panel live-shifted" },
-      html("div", { class: "live-row live-typed" }, field.input, button("Likeliest token", go_on), button("To the end", to_the_end), button("Start over", () => say([]))),
+      html("div", { class: "live-row live-typed" }, field.input, button("Likeliest token", go_on), button("To the end", to_the_end), again),
       field.note, drawing, html("div", { class: "live-halves" }, choices, said));
     let width = 0;
     new ResizeObserver(() => requestAnimationFrame(() => {
