@@ -50,20 +50,24 @@ def check_device(device: torch.device | str) -> torch.device:
 
 
 # %% book/07-training.ipynb · Weight decay (AdamW) · [adamw]
-def adamw(parameters: Iterable[nn.Parameter], weight_decay: float = 0.0) -> torch.optim.AdamW:
-    """Adam with the paper's constants, and a decay of the matrices separate from its step.
+def adamw(
+    parameters: Iterable[nn.Parameter], weight_decay: float = 0.0
+) -> torch.optim.AdamW:
+    """Adam with the paper's constants, and a separate decay of the matrices.
 
     Args:
         parameters: what to optimize; set the optimizer's rate before each update.
-        weight_decay: λ; an update of rate η multiplies matrices by 1 − ηλ, and leaves vectors alone.
+        weight_decay: λ; an update of rate η multiplies matrices, no vectors, by 1 − ηλ.
 
     Source: Kingma and Ba (2015); Loshchilov and Hutter (2019).
     """
     check_number(weight_decay=weight_decay)
     parameters = list(parameters)
+    matrices = [p for p in parameters if p.dim() > 1]
+    vectors = [p for p in parameters if p.dim() <= 1]
     groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -95,11 +99,11 @@ def noam_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -
 
 # %% book/07-training.ipynb · Ending low · [cooldown]
 def cooldown(step: int, steps: int, fraction: float) -> float:
-    """A factor for the learning rate that falls linearly to 0 over the last part of a run.
+    """A factor for the rate that falls linearly to 0 over the last part of a run.
 
     Args:
         step: number of the update, counted from 1 to `steps`.
-        fraction: the share of the run over which the rate falls; 0 for a factor of 1 throughout.
+        fraction: the share of the run over which it falls; 0 for a factor of 1.
 
     Returns:
         1 before the last part; then (steps - step + 1) / (fraction · steps).
@@ -137,7 +141,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 # %% book/07-training.ipynb · Loss and accuracy on unseen data · [evaluate-loss]
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch on a device: a tensor, a tuple or list of tensors as a tuple, or a mapping of such."""
+    """A batch on a device: a tensor, tensors as a tuple, or a mapping of such."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
@@ -148,18 +152,20 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 # %% book/07-training.ipynb · Loss and accuracy on unseen data · [evaluate-loss-code]
-def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """The unsmoothed loss and the accuracy of next-token prediction, every token counting the same.
+def evaluate_loss(
+    model: Any, batches: Iterable[tuple[Tensor, Tensor]]
+) -> dict[str, float]:
+    """The unsmoothed loss and the accuracy of next-token prediction over all tokens.
 
     Args:
         model: a `Transformer`; dropout is off while it is evaluated.
-        batches: pairs of source ids `[B, S]` and target ids `[B, T + 1]` that begin with the start token.
+        batches: pairs of source ids `[B, S]` and target ids `[B, T + 1]`.
 
     Returns:
         `"loss"` in nats per target token, and `"accuracy"` in [0, 1].
 
     Raises:
-        TypeError, ValueError, IndexError: as in `Transformer`; `batches` hold no target token.
+        TypeError, ValueError, IndexError: as in `Transformer`; no target token at all.
     """
     check_type(nn.Module, model=model)
     check_type(Iterable, batches=batches)
@@ -169,9 +175,10 @@ def evaluate_loss(model: Any, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[
             check_type((tuple, list), batch=batch)
             src, tgt = to_device(batch, device)
             check_targets(batch[1], model)  # where it lay, in case the device is a GPU
-            logits, targets, pad_id = model(src, tgt[:, :-1]), tgt[:, 1:], model.config.pad_id
+            targets, pad_id = tgt[:, 1:], model.config.pad_id
+            logits = model(src, tgt[:, :-1])
             n_tokens = (targets != pad_id).sum()
-            loss = label_smoothed_cross_entropy(logits, targets, 0.0, pad_id, reduction="sum")
+            loss = label_smoothed_cross_entropy(logits, targets, 0.0, pad_id, "sum")
             correct = token_accuracy(logits, targets, pad_id) * n_tokens
             sums += torch.stack([loss, correct, n_tokens]).cpu()
     loss, correct, n_tokens = sums.tolist()
@@ -205,49 +212,45 @@ def check_loss(result: Any) -> tuple[Tensor, Tensor | int]:
 # %% book/07-training.ipynb · fit · [fit]
 def fit(
     model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
-    batches: Callable[[int], Iterable[Any]] | Iterable[Any], schedule: Callable[[int], float], steps: int, *,
-    clip_norm: float = 1.0, evaluate: Callable[[Any], Mapping[str, float]] | None = None,
+    batches: Callable[[int], Iterable[Any]] | Iterable[Any],
+    schedule: Callable[[int], float], steps: int, *, clip_norm: float = 1.0,
+    evaluate: Callable[[Any], Mapping[str, float]] | None = None,
     evaluate_every: int = 100, seed: int = 0,
 ) -> list[dict[str, float]]:
-    """Train a model: the plain loop.
+    """Train a model by the plain loop; return a log of its updates and evaluations.
 
     Args:
         model: what to train; its batches are brought to its device.
-        loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
-        batches: `batches(epoch)` returns those of an epoch, from 0 on; or a list or `DataLoader` for all.
-        schedule, steps: `schedule(step)` returns the learning rate of update `step`, from 1 to `steps`.
-        clip_norm: the longest gradient, as an L2 norm over all parameters; `inf` for no limit.
-        evaluate: `evaluate(model)` returns metrics; called without dropout and gradients, every
-            `evaluate_every` updates and after the last.
+        loss: `loss(model, batch)` returns the summed loss and its number of tokens.
+        batches: `batches(epoch)`, from 0 on; or a list or `DataLoader` for all epochs.
+        schedule: `schedule(step)` is the rate of update `step`, from 1 to `steps`.
+        clip_norm: the longest gradient, over all parameters; `inf` for no limit.
+        evaluate: what returns metrics every `evaluate_every` updates and at the end.
         seed: of dropout.
 
-    Returns:
-        for an update step, epoch, loss per token, rate, norm and tokens; for an evaluation step and metrics.
-
     Raises:
-        TypeError, ValueError: an argument is of the wrong type or out of range, or the loss is a mean alone.
-        FloatingPointError: loss or gradient is not finite; the model keeps the weights it had before.
+        TypeError, ValueError: an argument is wrong, or the loss is a mean alone.
+        FloatingPointError: loss or gradient is not finite; the weights stay.
     """
-    parameters = _check_run(model, steps, clip_norm, evaluate_every, seed, (loss, schedule, evaluate))
+    called = loss, schedule, evaluate
+    parameters = _check_run(model, steps, clip_norm, evaluate_every, seed, called)
     torch.manual_seed(seed)
     optimizer, device = adamw(parameters), parameters[0].device
     history: list[dict[str, float]] = []
     model.train()
-    for step, (epoch, batch) in zip(range(1, steps + 1), _stream(as_epochs(batches))):
+    for step, epoch, rate, batch in _updates(as_epochs(batches), schedule, steps):
         total, n_tokens = check_loss(loss(model, to_device(batch, device)))
-        mean, rate = total / max(int(n_tokens), 1), schedule(step)
-        check_number(**{f"schedule({step})": rate})
+        mean = total / max(int(n_tokens), 1)
         optimizer.zero_grad()
         mean.backward()
-        value, norm = mean.item(), nn.utils.clip_grad_norm_(parameters, clip_norm).item()
-        if not (math.isfinite(value) and math.isfinite(norm)):
-            when = f"step {step}, epoch {epoch}"
-            raise FloatingPointError(f"the loss is {value} and its gradient's norm {norm} at {when}")
+        norm = nn.utils.clip_grad_norm_(parameters, clip_norm).item()
+        log = dict(step=step, epoch=epoch, loss=mean.item(), rate=rate, norm=norm)
+        if not all(map(math.isfinite, log.values())):
+            raise FloatingPointError(f"the loss or its gradient is not finite: {log}")
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
-        log = {"step": step, "epoch": epoch, "loss": value, "rate": rate, "norm": norm}
-        history.append({**log, "tokens": int(n_tokens)})
+        history.append(log | {"tokens": int(n_tokens)})
         if evaluate is not None and (step % evaluate_every == 0 or step == steps):
             with evaluating(model):
                 history.append({"step": step, **evaluate(model)})
@@ -255,15 +258,22 @@ def fit(
 
 
 # %% book/07-training.ipynb · fit · [fit-parts]
-def _stream(batches: Callable[[int], Iterable[Any]]) -> Iterator[tuple[int, Any]]:
-    # The batches of all epochs in turn, each with the number of its epoch.
+def _updates(
+    batches: Callable[[int], Iterable[Any]], schedule: Callable[[int], float], steps: int
+) -> Iterator[tuple[int, int, float, Any]]:
+    # Of each update its number, its epoch, its rate and its batch, from all epochs in turn.
+    step = 0
     for epoch in itertools.count():
-        empty, given = True, batches(epoch)
+        before, given = step, batches(epoch)
         check_type(Iterable, **{f"batches({epoch})": given})
         for batch in given:
-            empty = False
-            yield epoch, batch
-        if empty:
+            step += 1
+            rate = schedule(step)
+            check_number(**{f"schedule({step})": rate})
+            yield step, epoch, rate, batch
+            if step == steps:
+                return
+        if step == before:
             raise ValueError(f"batches({epoch}) gave no batch")
 
 
@@ -302,6 +312,6 @@ def record_path(name: str) -> Path:
 
 # %% book/07-training.ipynb · Runs on record · [load-record]
 def load_record(name: str) -> dict[str, Any]:
-    """Read the record `name` of a run that the book reports; `FileNotFoundError` if there is none."""
-    record: dict[str, Any] = json.loads(record_path(f"{name}.json").read_text(encoding="utf8"))
-    return record
+    """Read the record `name` of a run; `FileNotFoundError` if there is none."""
+    path = record_path(f"{name}.json")
+    return dict(json.loads(path.read_text(encoding="utf8")))
