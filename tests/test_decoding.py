@@ -206,7 +206,6 @@ KINDS = pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=[
 SEARCHES = [partial(greedy_search, max_length=6), partial(beam_search, max_length=6)]
 
 
-@pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "beam"])
 @pytest.mark.parametrize("steps", [2, 8])

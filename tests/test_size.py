@@ -12,6 +12,7 @@ import ast
 import json
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,7 +74,11 @@ def code(path: Path) -> int:
 
 
 PACKAGE = files(PARTS["package"])
-TREES = {path: ast.parse(path.read_text(encoding="utf8")) for path in PACKAGE}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text(encoding="utf8")) for path in PACKAGE}
 
 
 def is_tangled(path: Path) -> bool:
@@ -90,7 +95,7 @@ def length(node: ast.stmt) -> int:
 
 def too_long() -> dict[str, int]:
     found = {str(path.relative_to(ROOT)): lines(path) for path in PACKAGE if lines(path) > LONGEST["module"]}
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.ClassDef | ast.FunctionDef):
                 continue
@@ -101,11 +106,11 @@ def too_long() -> dict[str, int]:
 
 def used_once() -> list[str]:
     """Private functions of modules that a single place of the package names."""
-    nodes = [node for tree in TREES.values() for node in ast.walk(tree)]
+    nodes = [node for tree in trees().values() for node in ast.walk(tree)]
     names = Counter(getattr(node, "id", getattr(node, "attr", None)) for node in nodes)
     private = [
         node.name
-        for tree in TREES.values()
+        for tree in trees().values()
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and re.match("_[^_]", node.name)
     ]
