@@ -31,7 +31,9 @@ class TokenEmbedding(nn.Module):
     pad_id: int | None
     weight: nn.Parameter
 
-    def __init__(self, vocab_size: int, d_model: int, pad_id: int | None = None) -> None:
+    def __init__(
+        self, vocab_size: int, d_model: int, pad_id: int | None = None
+    ) -> None:
         super().__init__()
         self.d_model, self.pad_id = d_model, pad_id
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
@@ -44,27 +46,28 @@ class TokenEmbedding(nn.Module):
 
 
 # %% book/02-embedding.ipynb · Which speeds · [sinusoidal-encoding]
-def sinusoidal_encoding(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
-    """The table of sinusoidal position vectors: sines in even columns, cosines in odd ones.
+def sinusoidal_encoding(
+    length: int, d_model: int, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The table of sinusoidal position vectors: sines in even columns, cosines in odd.
 
     Args:
-        length, d_model: positions, counted from 0, and width; if odd, the last sine has no cosine.
-        dtype: of the result; `None` for torch's default. Angles are always computed in float64.
+        length, d_model: positions, from 0, and width; if odd, the last sine is alone.
+        dtype: of the result, or torch's default; angles are computed in float64.
 
     Returns:
-        `[length, d_model]`: (p, 2i) holds sin(p / 10000^(2i/d_model)), (p, 2i+1) the cosine.
+        `[length, d_model]`: (p, 2i) holds sin(p / 10000^(2i/d_model)), (p, 2i+1) cos.
 
     Source: Vaswani et al. (2017), section 3.5.
 
     Example:
-        >>> sinusoidal_encoding(2, 4)
-        tensor([[0.0000, 1.0000, 0.0000, 1.0000],
-                [0.8415, 0.5403, 0.0100, 0.9999]])
+        >>> sinusoidal_encoding(3, 4)[2]
+        tensor([ 0.9093, -0.4161,  0.0200,  0.9998])
     """
-    exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model  # [ceil(d_model / 2)]
+    exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model  # one a pair
     position = torch.arange(length, dtype=torch.float64)[:, None]  # [length, 1]
     angle = position * 10000.0**-exponent  # [length, ceil(d_model / 2)]
-    table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :d_model]  # interleaved
+    table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :d_model]
     return table.to(dtype or torch.get_default_dtype())
 
 
