@@ -30,7 +30,7 @@ NORMS = ("transformer.layers.LayerNorm", "transformer.model.LayerNorm")
 FAULTS: dict[str, dict[str, str]] = {
     "right": {},
     "counted from one": {TABLE: "counted_from_one"},
-    "base 100000": {TABLE: "as_on_the_slide"},
+    "base 100000": {TABLE: "base_100000"},
     "no positions": {TABLE: "no_positions"},
     "added late": {ATTENTION: "mask_added_late"},
     "multiplied late": {ATTENTION: "mask_multiplied_late"},

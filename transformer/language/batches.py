@@ -70,14 +70,14 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
 
 # %% book/12-text.ipynb · Batches by tokens · [text-by-length]
 def _mowing_order(pair: _Encoded) -> tuple[int, int]:
-    """Longer side first; among equals how much longer the target is, alternately rising and falling."""
+    """The longer side; then how much longer the target is, up and down in turn."""
     source, target = map(len, pair)
     longest, difference = max(source, target), target - source
     return longest, difference if longest % 2 else -difference
 
 
 def batch_cuts(lengths: Sequence[int], max_tokens: int) -> list[slice]:
-    """Where batches begin and end, each as large as `max_tokens` allows, padding included."""
+    """Where batches begin and end; with padding, none exceeds `max_tokens`."""
     cuts, start, longest = [], 0, 0
     for index, length in enumerate(lengths):
         longest = max(longest, length)

@@ -47,7 +47,7 @@ class RMSNorm(nn.Module):
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean_square = wide.square().mean(-1, keepdim=True)  # [..., 1]
         normalized = wide * torch.rsqrt(mean_square + self.eps)
-        # Weights that are more precise than x, as Gemma's are, multiply before the result is rounded.
+        # Weights more precise than x, as Gemma's are, multiply before rounding.
         dtype = torch.promote_types(x.dtype, self.weight.dtype)
         return (normalized.to(dtype) * self.weight).to(x.dtype)
 
@@ -57,7 +57,7 @@ GATES = ACTIVATIONS | {"gelu_tanh": partial(F.gelu, approximate="tanh")}
 
 
 class GatedFeedForward(nn.Module):
-    """The position-wise network with a gate: what one layer lets through is decided by another.
+    """The position-wise network with a gate: one layer decides what another passes.
 
     Args:
         d_model: width of input and output.
@@ -130,7 +130,7 @@ class RoutedFeedForward(nn.Module):
 
 # %% book/15-since-2017.ipynb · Load balancing · [balance-loss]
 def balance_loss(scores: Tensor, n_chosen: int) -> Tensor:
-    """How unevenly a router uses its experts: 1 if evenly, E if it always uses the same one alone.
+    """How unevenly a router uses its experts: 1 if evenly, E if always the same one.
 
     Args:
         scores: of a router, `[..., E]`.
@@ -155,7 +155,7 @@ def rotary_table(
     offset: int = 0,
     stretch: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Cosine and sine of the angles by which the pairs of features turn at each position.
+    """Cosine and sine of the angles by which pairs of features turn at each position.
 
     Args:
         length: number of positions.
@@ -183,18 +183,19 @@ def rotate(x: Tensor, table: Tensor, interleaved: bool = False) -> Tensor:
 
     Args:
         x: `[..., T, d_k]`.
-        table: what `rotary_table` returned, `[2, T, d_k / 2]`, of the dtype and device of `x`.
-        interleaved: whether features 2i and 2i + 1 are a pair, or features i and i + d_k / 2.
+        table: from `rotary_table`, `[2, T, d_k / 2]`, of the dtype and device of `x`.
+        interleaved: whether features 2i and 2i + 1 are a pair, or i and i + d_k / 2.
 
     Returns:
         `[..., T, d_k]`, every vector as long as before.
 
     Source: Su et al. (2024), equation 34.
     """
-    first, second = x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, dim=-1)
+    pairs = x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, dim=-1)
+    first, second = pairs
     cos, sin = table  # [T, d_k / 2]
     turned = first * cos - second * sin, first * sin + second * cos
-    return torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
+    return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
 
 
 # %% book/15-since-2017.ipynb · Longer contexts · [rotary-stretch]
@@ -260,14 +261,17 @@ def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
 
 # %% book/15-since-2017.ipynb · Sliding windows and prefix masks · [masks]
 def sliding_mask(
-    length: int, offset: int = 0, window: int | None = None, device: torch.device | str | None = None
+    length: int,
+    offset: int = 0,
+    window: int | None = None,
+    device: torch.device | str | None = None,
 ) -> Tensor:
-    """Which positions may be attended to: the query's own, and those before it in the window.
+    """Which positions may be attended to: the query's own, and before it the window.
 
     Args:
         length: number of queries T.
         offset: number of positions before the first of them.
-        window: how many positions a query may attend to, itself included; `None`: all so far.
+        window: how many positions a query sees, itself included; `None`: all so far.
         device: where to put the mask.
 
     Returns:
@@ -291,13 +295,16 @@ def prefix_mask(length: int, prefix: Tensor) -> Tensor:
 
     Source: Raffel et al. (2020), section 3.2.1.
     """
-    given = torch.arange(length, device=prefix.device) < prefix[:, None, None, None]  # [B, 1, 1, T]
+    places = torch.arange(length, device=prefix.device)
+    given = places < prefix[:, None, None, None]  # [B, 1, 1, T]
     return causal_mask(length, prefix.device) | given
 
 
 # %% book/15-since-2017.ipynb · Warm-up, stable, decay (WSD) · [wsd-rate]
-def wsd_rate(step: int, steps: int, peak: float, warmup_steps: int, decay: float = 0.2) -> float:
-    """The warm-up–stable–decay schedule: up linearly, level, down linearly over the last part.
+def wsd_rate(
+    step: int, steps: int, peak: float, warmup_steps: int, decay: float = 0.2
+) -> float:
+    """The warm-up–stable–decay schedule: linearly up, level, linearly down.
 
     Args:
         step: number of the update, counted from 1.
@@ -314,14 +321,14 @@ def wsd_rate(step: int, steps: int, peak: float, warmup_steps: int, decay: float
 
 # %% book/15-since-2017.ipynb · Muon · [orthogonalize]
 def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
-    """Bring all singular values of a matrix near 1, and leave its singular vectors as they are.
+    """Bring all singular values of a matrix near 1, and leave its singular vectors.
 
     Args:
         matrix: `[m, n]`, with a rank of at least 1.
         steps: number of Newton–Schulz steps.
 
     Returns:
-        `[m, n]`, with singular values between about 0.7 and 1.2, except those that were tiny.
+        `[m, n]`, with singular values from about 0.7 to 1.2, except tiny ones.
 
     Source: Jordan et al. (2024).
     """

@@ -24,14 +24,14 @@ from transformer.training import evaluating
 
 
 def ibm_alignment(table: Tensor, src: Tensor, tgt: Tensor, pad_id: int = 0) -> Tensor:
-    """How probable it is that a target token comes from a source token, by `ibm_model_1`.
+    """How probably a target token comes from a source token, by `ibm_model_1`.
 
     Args:
         table: `[V, V]`, as `ibm_model_1` returns it.
         src, tgt: token ids `[B, S]`, `[B, T]`.
 
     Returns:
-        `[B, T, S]`; a row sums to 1, or to 0 for padding and for what the table does not know.
+        `[B, T, S]`; a row sums to 1, or to 0 for padding and what the table lacks.
 
     Source: Brown et al. (1993), section 4.1.
     """
@@ -40,7 +40,9 @@ def ibm_alignment(table: Tensor, src: Tensor, tgt: Tensor, pad_id: int = 0) -> T
     return (likely / likely.sum(dim=-1, keepdim=True)).nan_to_num()
 
 
-def ibm_model_1(src: Tensor, tgt: Tensor, vocab_size: int, rounds: int = 5, pad_id: int = 0) -> Tensor:
+def ibm_model_1(
+    src: Tensor, tgt: Tensor, vocab_size: int, rounds: int = 5, pad_id: int = 0
+) -> Tensor:
     """Estimate which target tokens a source token becomes, by expectation maximization.
 
     Args:
@@ -49,11 +51,11 @@ def ibm_model_1(src: Tensor, tgt: Tensor, vocab_size: int, rounds: int = 5, pad_
         rounds: how often the alignment and the table are computed from each other.
 
     Returns:
-        `[V, V]`; row f is the distribution t(e | f), and 0 for a token that does not occur.
+        `[V, V]`; row f is the distribution t(e | f), 0 if f does not occur.
 
     Source: Brown et al. (1993), section 4.1, without its empty word.
     """
-    pair = (src[:, None, :] * vocab_size + tgt[:, :, None]).flatten()  # the cell of (f, e)
+    pair = (src[:, None, :] * vocab_size + tgt[:, :, None]).flatten()  # of (f, e)
     table = torch.full((vocab_size, vocab_size), 1 / vocab_size)
     for _ in range(rounds):
         expected = ibm_alignment(table, src, tgt, pad_id).flatten()
@@ -64,15 +66,15 @@ def ibm_model_1(src: Tensor, tgt: Tensor, vocab_size: int, rounds: int = 5, pad_
 
 # %% book/14-looking-inside.ipynb · Where heads look · [head]
 class Head(NamedTuple):
-    """One head of a model: the name of its attention, and which of its heads, counted from 0."""
+    """One head of a model: the name of its attention, and its number there, from 0."""
 
     attention: str
     number: int
 
     @property
     def kind(self) -> str:
-        """`"encoder"` or `"decoder"` for self-attention, `"cross"` for attention to the memory."""
-        return "cross" if "cross" in self.attention else self.attention.partition(".")[0]
+        """`"encoder"` or `"decoder"` for self-attention, or `"cross"`."""
+        return "cross" if "cross" in self.attention else self.attention.split(".")[0]
 
     def __str__(self) -> str:
         layer = int(self.attention.split(".")[2])
@@ -90,7 +92,7 @@ def all_heads(model: Transformer) -> list[Head]:
 
 def _attentions(model: nn.Module) -> dict[str, MultiHeadAttention]:
     modules = model.named_modules()
-    return {name: module for name, module in modules if isinstance(module, MultiHeadAttention)}
+    return {name: m for name, m in modules if isinstance(m, MultiHeadAttention)}
 
 
 # %% book/14-looking-inside.ipynb · Where heads look · [places]
@@ -167,20 +169,22 @@ def head_shares(
 # %% book/14-looking-inside.ipynb · What a head is worth: ablation · [without-heads]
 @contextmanager
 def without_heads(
-    model: Transformer, heads: Iterable[Head], instead: Mapping[Head, Tensor] | None = None
+    model: Transformer,
+    heads: Iterable[Head],
+    instead: Mapping[Head, Tensor] | None = None,
 ) -> Iterator[None]:
-    """Let some heads of a model contribute nothing, or the same everywhere, for a while.
+    """Let some heads of a model contribute nothing, or the same everywhere.
 
     Args:
         model: a plain model; an accelerated one calls no hooks.
         heads: which; none is fine.
-        instead: what stands in place of a head's context, `[d_k]` or `[B, T, d_k]`, such as its mean
-            (`mean_contexts`); `None`: zeros.
+        instead: what replaces a head's context, `[d_k]` or `[B, T, d_k]`, such as its
+            mean (`mean_contexts`); `None`: zeros.
 
     Source: Michel et al. (2019), section 2.3.
     """
 
-    def replace(n_heads: int, values: dict[int, Tensor | float]) -> Callable[..., Tensor]:
+    def replace(n_heads: int, values: dict[int, Tensor | float]) -> Callable:
         def hook(module: nn.Module, args: tuple[Tensor]) -> Tensor:
             context = args[0].unflatten(-1, (n_heads, -1)).clone()  # [B, T, H, d_k]
             for number, value in values.items():
@@ -191,7 +195,8 @@ def without_heads(
 
     chosen: dict[str, dict[int, Tensor | float]] = {}
     for head in heads:
-        chosen.setdefault(head.attention, {})[head.number] = instead[head] if instead else 0.0
+        values = chosen.setdefault(head.attention, {})
+        values[head.number] = instead[head] if instead else 0.0
     attentions = _attentions(model)
     with ExitStack() as hooks:
         for name, values in chosen.items():
@@ -247,9 +252,8 @@ def pruning_curve(
     order: Sequence[Head],
     instead: Mapping[Head, Tensor] | None = None,
 ) -> list[float]:
-    """What `score(model)` gives as one head after another of `order` is taken away: without the first 0, 1,
-    …, `len(order)` of them, with `instead` in their places as in `without_heads`.
-    """
+    """`score(model)` without the first 0, 1, …, `len(order)` heads of `order`, in whose
+    places stands `instead`, as in `without_heads`."""
     scores = []
     for gone in range(len(order) + 1):
         with without_heads(model, order[:gone], instead):
@@ -295,8 +299,8 @@ def _readers(stack: Encoder | Decoder) -> list[nn.Module]:
 # %% book/14-looking-inside.ipynb · The logit lens · [logit-lens]
 @torch.no_grad()
 def logit_lens(model: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
-    """What a plain model would say after each layer of its decoder, from `src` `[B, S]` and `tgt` `[B, T]`:
-    logits `[n_layers + 1, B, T, V]`; the last ones are the model's own.
+    """A plain model's logits after each decoder layer, `[n_layers + 1, B, T, V]`,
+    from `src` `[B, S]` and `tgt` `[B, T]`; the last ones are the model's own.
 
     Source: nostalgebraist (2020).
     """
@@ -305,7 +309,9 @@ def logit_lens(model: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
 
 
 # %% book/14-looking-inside.ipynb · Is attention explanation? · [gradient-times-input]
-def gradient_times_input(model: Transformer, src: Tensor, tgt: Tensor, targets: Tensor) -> Tensor:
+def gradient_times_input(
+    model: Transformer, src: Tensor, tgt: Tensor, targets: Tensor
+) -> Tensor:
     """How much each source token matters for what is written, by gradient times input.
 
     Args:
@@ -321,14 +327,16 @@ def gradient_times_input(model: Transformer, src: Tensor, tgt: Tensor, targets: 
     x, mask = model.src_embedding(src).detach().requires_grad_(), model.src_mask(src)
     memory = model.encoder(model.positions(x), mask)
     said = model.project(model.decode(tgt, memory, mask)).log_softmax(dim=-1)
-    said = said.gather(-1, targets[..., None]).sum(dim=(0, 2))  # [T]; sentences do not mix
+    said = said.gather(-1, targets[..., None]).sum(dim=(0, 2))  # [T], of all sentences
     slopes = [torch.autograd.grad(each, x, retain_graph=True)[0] for each in said]
-    return torch.stack([(slope * x).sum(dim=-1).abs() for slope in slopes], dim=1).detach()
+    return (torch.stack(slopes, dim=1) * x[:, None]).sum(dim=-1).abs().detach()
 
 
 # %% book/14-looking-inside.ipynb · Probing a vector · [linear-probe]
-def linear_probe(x: Tensor, labels: Tensor, ridge: float = 10.0) -> tuple[Tensor, Tensor]:
-    """Fit a linear function that tells two classes of vectors apart, by ridge regression.
+def linear_probe(
+    x: Tensor, labels: Tensor, ridge: float = 10.0
+) -> tuple[Tensor, Tensor]:
+    """Fit a linear function that tells two classes apart, by ridge regression.
 
     Args:
         x: vectors `[N, d]`.
@@ -336,7 +344,7 @@ def linear_probe(x: Tensor, labels: Tensor, ridge: float = 10.0) -> tuple[Tensor
         ridge: the penalty λ on the squared weights.
 
     Returns:
-        weights `[d]` and an offset: `x @ weights + offset` is above 0 where the label seems true.
+        weights `[d]` and an offset: `x @ weights + offset > 0` where it seems true.
 
     Source: Hoerl and Kennard (1970), equation 2.1.
     """
@@ -344,20 +352,23 @@ def linear_probe(x: Tensor, labels: Tensor, ridge: float = 10.0) -> tuple[Tensor
     mean, middle = x.mean(dim=0), y.mean()
     centered = x - mean
     penalty = ridge * torch.eye(x.size(1), dtype=x.dtype, device=x.device)
-    weights = torch.linalg.solve(centered.T @ centered + penalty, centered.T @ (y - middle))
+    products = centered.T @ centered + penalty
+    weights = torch.linalg.solve(products, centered.T @ (y - middle))
     return weights, middle - mean @ weights
 
 
 # %% book/14-looking-inside.ipynb · Activation patching · [patched]
 @contextmanager
-def patched(stack: Encoder | Decoder, depth: int, position: int, vectors: Tensor) -> Iterator[None]:
+def patched(
+    stack: Encoder | Decoder, depth: int, position: int, vectors: Tensor
+) -> Iterator[None]:
     """Put another vector in the place of one state between the layers, for a while.
 
     Args:
         stack: the encoder or decoder of a plain model.
         depth: how many layers the state has passed, from 0 to n_layers.
         position: of the state in its sequence.
-        vectors: what to put there, `[d_model]`, or `[B, d_model]`, one for each sentence.
+        vectors: what to put there, `[d_model]`, or `[B, d_model]` for each sentence.
 
     Source: Vig et al. (2020), section 3.
     """
