@@ -58,14 +58,14 @@ CHECKPOINT_FORMAT = "transformer-checkpoint-3"
 
 
 def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
-    """Write tensors, numbers and dictionaries of them, and a checksum; whole or not at all.
+    """Write tensors, numbers and dictionaries of them, and a checksum, or nothing.
 
     Raises:
         OSError: the file cannot be written; the message names it.
     """
     content = io.BytesIO()
     torch.save({"format": CHECKPOINT_FORMAT, **state}, content)
-    content.seek(-2, io.SEEK_END)  # a zip archive may end with a comment: its length, then the text
+    content.seek(-2, io.SEEK_END)  # a zip archive ends with a comment's length
     content.write(hashlib.sha256().digest_size.to_bytes(2, "little"))
     content.write(hashlib.sha256(content.getvalue()).digest())
     with atomic_file(path) as part:
@@ -99,24 +99,26 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
 # %% book/11-long-runs.ipynb · Gradient accumulation: several batches, one gradient · [accumulate-gradients]
 def accumulate_gradients(
     loss: Callable[[Any], tuple[Tensor, Tensor]], batches: Iterable[Any],
-    parameters: list[nn.Parameter], scale: Callable[[Tensor], Tensor] = lambda loss: loss,
+    parameters: list[nn.Parameter],
+    scale: Callable[[Tensor], Tensor] = lambda loss: loss,
     engine: DistributedDataParallel | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Leave in `.grad` the gradient of the mean loss over all target tokens of all batches.
+    """Leave in `.grad` the gradient of the mean loss over all tokens of all batches.
 
     Args:
-        loss: `loss(batch)` returns the summed loss and the number of target tokens it sums over.
-        batches, parameters: what one update is made from, and the parameters, without gradients yet.
+        loss: `loss(batch)` returns the summed loss and its number of target tokens.
+        batches: what one update is made from; of several processes, each has one.
+        parameters: those of the model, without gradients yet.
         scale: multiplies the loss by a constant before the gradient is taken.
-        engine: what `loss` calls to have the gradients averaged over several processes, each of
-            which has at least one batch; `None` for one process. They travel with the last batch.
+        engine: what `loss` calls to have gradients averaged over several processes,
+            after the last batch; `None` for one process.
 
     Returns:
-        the summed loss of this process's batches and their number of target tokens, both tensors.
+        this process's summed loss and its number of target tokens, both tensors.
     """
     device, batches = parameters[0].device, list(batches)
-    total, tokens = torch.zeros((), device=device), torch.zeros((), dtype=torch.long, device=device)
-    divisor = tokens
+    total = torch.zeros((), device=device)
+    divisor = tokens = torch.zeros((), dtype=torch.long, device=device)
     for number, batch in enumerate(batches, start=1):
         travel = engine is not None and number == len(batches)
         with nullcontext() if engine is None or travel else engine.no_sync():
@@ -124,9 +126,10 @@ def accumulate_gradients(
             before, tokens = divisor, tokens + count
             divisor = tokens.clamp(min=1)
             if travel:  # one W-th of the tokens of all processes
-                divisor = summed_over_all(tokens).clamp(min=1) / rank_and_world_size()[1]
+                world_size = rank_and_world_size()[1]
+                divisor = summed_over_all(tokens).clamp(min=1) / world_size
             for parameter in parameters if number > 1 else []:
-                if parameter.grad is not None:  # of a mean over more tokens it is a smaller part
+                if parameter.grad is not None:  # a smaller part of more tokens
                     parameter.grad.mul_(before).div_(divisor)
             scale(batch_loss / divisor).backward()
         total = total + batch_loss.detach()
@@ -134,11 +137,13 @@ def accumulate_gradients(
 
 
 # %% book/11-long-runs.ipynb · What must stay in float32 · [autocast]
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PRECISIONS = dict(
+    float32=torch.float32, bfloat16=torch.bfloat16, float16=torch.float16
+)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """A context that computes matrix products, but not sums, in `precision`, one of `PRECISIONS`."""
+    """A context that computes matrix products, but not sums, in `precision`."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, PRECISIONS[precision])
@@ -146,33 +151,30 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
 
 # %% book/11-long-runs.ipynb · Does it train as well? · [best-precision]
 def best_precision(device: torch.device) -> str:
-    """`"bfloat16"` on a GPU that has it, `"float16"` on one from 7.0 on, `"float32"` elsewhere."""
+    """`"bfloat16"` on a GPU that has it, `"float16"` from 7.0 on, else `"float32"`."""
     if device.type != "cuda":
         return "float32"
     generation = torch.cuda.get_device_capability(device)
-    return "bfloat16" if generation >= (8, 0) else "float16" if generation >= (7, 0) else "float32"
+    if generation >= (8, 0):
+        return "bfloat16"
+    return "float16" if generation >= (7, 0) else "float32"
 
 
 # %% book/11-long-runs.ipynb · Forgetting the start · [moving-average-class]
 class MovingAverage:
-    """An exponential moving average of a model's parameters, which forgets where it started.
+    """A moving average of a model's parameters (Polyak and Juditsky, 1992).
 
     Args:
         model: the model, whose parameters stay the same objects.
-        decay: how much of itself the average keeps in an update, in [0, 1); in the n-th update it
-            keeps no more than (1 + n) / (10 + n).
-
-    Source: averaging: Polyak and Juditsky (1992).
+        decay: what the average keeps of itself in an update, in [0, 1); in the n-th
+            update at most (1 + n) / (10 + n), so it forgets where it started.
     """
 
-    parameters: list[nn.Parameter]
-    decay: float
-    n_updates: int
-    weights: list[Tensor]
-
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.parameters, self.decay, self.n_updates = list(model.parameters()), decay, 0
-        self.weights = [parameter.detach().clone() for parameter in self.parameters]  # the averages
+        self.parameters: list[nn.Parameter] = list(model.parameters())
+        self.weights: list[Tensor] = [p.detach().clone() for p in self.parameters]
+        self.decay: float = decay
+        self.n_updates: int = 0
 
     @torch.no_grad()
     def update(self) -> None:
@@ -184,7 +186,7 @@ class MovingAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the model the averaged weights for a while; afterward it gets its own back."""
+        """Give the model the averaged weights, and afterward its own again."""
         self._exchange()
         try:
             yield
@@ -208,53 +210,43 @@ class MovingAverage:
 
 # %% book/11-long-runs.ipynb · The whole update · [updater]
 class Updater:
-    """Makes and counts the updates of a run; arguments as in `Trainer` and `TrainingConfig`.
+    """Makes and counts the updates of a run; arguments as in `Trainer`.
 
     Attributes:
-        make: makes an update at the rate that is set, as `update` does, or as a graph of it.
-        scaler, average, engine: of float16, of the weights, and of several processes; the last two
-            are `None` where they are not needed.
+        make: makes an update at the rate that is set: `update`, or a graph of it.
+        scaler, average, engine: of float16, of the weights, and of several
+            processes; the last two are `None` where they are not needed.
     """
-
-    step: int
-    make: Callable[[list[Any]], tuple[Tensor, ...]]
-    model: nn.Module
-    parameters: list[nn.Parameter]
-    device: torch.device
-    engine: DistributedDataParallel | None
-    schedule: RateSchedule
-    clip_norm: float
-    precision: str
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    average: MovingAverage | None
 
     def __init__(
         self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, clip_norm: float = 1.0,
         precision: str = "float32", weight_decay: float = 0.0, average: float = 0.0,
     ) -> None:
-        self.model, self.schedule, self.clip_norm, self.step = model, schedule, clip_norm, 0
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.model: nn.Module = model
+        self.schedule: RateSchedule = schedule
+        self.clip_norm: float = clip_norm
+        self.step: int = 0
+        self.parameters: list[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
-            raise ValueError("model must have a parameter that can be trained, but has none")
-        self.device = self.parameters[0].device
-        self.precision = best_precision(self.device) if precision == "auto" else precision
-        self.engine = data_parallel(model, loss)
+            raise ValueError("model must have a parameter that can be trained")
+        self.device: torch.device = self.parameters[0].device
+        self.precision: str = best_precision(self.device) if precision == "auto" else precision
+        self.engine: DistributedDataParallel | None = data_parallel(model, loss)
         self._own_loss = partial(loss, model) if self.engine is None else self.engine
-        self.optimizer = adamw(self.parameters, weight_decay)
+        self.optimizer: torch.optim.Optimizer = adamw(self.parameters, weight_decay)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
-        self.average = MovingAverage(model, average) if average else None
-        self.make = self.update
+        self.average: MovingAverage | None = MovingAverage(model, average) if average else None
+        self.make: Callable[[list[Any]], tuple[Tensor, ...]] = self.update
 
     def loss(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """The summed loss of a batch and its number of target tokens, on the device of the model."""
+        """The summed loss of a batch and its tokens, on the device of the model."""
         with autocast(self.device, self.precision):
             total, tokens = check_loss(self._own_loss(to_device(batch, self.device)))
         return total, torch.as_tensor(tokens)
 
     def update(self, batches: list[Any]) -> tuple[Tensor, ...]:
-        """Make an update from the mean loss over all target tokens of `batches`; return their summed
-        loss, their number of tokens, and the gradient's norm before clipping, all tensors."""
+        """Make an update from the mean loss over all target tokens of `batches`; return
+        the summed loss, the number of tokens, and the gradient's norm before clipping."""
         self.optimizer.zero_grad()
         scale = self.scaler.scale
         total, tokens = accumulate_gradients(self.loss, batches, self.parameters, scale, self.engine)
@@ -265,8 +257,9 @@ class Updater:
         return total, tokens, norm
 
     def __call__(self, batches: list[Any]) -> tuple[Tensor, ...]:
-        """Make the next update at the schedule's rate, average, and count; return what `update` does."""
-        check_number(**{f"schedule({self.step + 1})": (rate := self.schedule(self.step + 1))})
+        """Make the next update at the schedule's rate, as `update`; average and count."""
+        rate = self.schedule(self.step + 1)
+        check_number(**{f"schedule({self.step + 1})": rate})
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):  # from which a graph reads it
                 group["lr"].fill_(rate)
@@ -289,9 +282,9 @@ class Updater:
         return states | {"scaler": self.scaler.state_dict(), "average": average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned; the settings stay those of the config."""
-        own = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": own})
+        """Go on from what `state_dict` returned, with the settings of the config."""
+        own = self.optimizer.state_dict() | {"state": state["optimizer"]["state"]}
+        self.optimizer.load_state_dict(own)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
