@@ -24,7 +24,7 @@ from transformer.validation import check_ids, check_size, check_type, optional_i
 
 
 def reverse_and_mark(digits: Tensor, mark: int) -> Tensor:
-    """Replace the 2nd, 4th, … occurrence of a digit, counted from the left, by `mark`; then reverse.
+    """Replace the 2nd, 4th, … occurrence of each digit by `mark`; then reverse.
 
     Digits and result are `[B, L]`; a digit that is not below `mark` is an `IndexError`.
 
@@ -46,17 +46,18 @@ def _outputs(inputs: Tensor, n_digits: int) -> Tensor:
 
 
 def reversal_batch(
-    batch_size: int, length: int, n_digits: int = 10, generator: torch.Generator | None = None
+    batch_size: int, length: int, n_digits: int = 10,
+    generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Random digit sequences and what the toy task makes of them.
 
     Args:
         batch_size, length: number of sequences B, and digits in each, L.
-        n_digits: how many digits there are; X is token n_digits, the start token n_digits + 1.
+        n_digits: how many there are; X is token n_digits, the start n_digits + 1.
         generator: the source of randomness; `None` for torch's own.
 
     Returns:
-        inputs `[B, L]`, and outputs `[B, L + 1]` that begin with the start token and hold no end token.
+        inputs `[B, L]`; outputs `[B, L + 1]`, which have a start token, and no end.
     """
     check_size(batch_size=batch_size, length=length, n_digits=n_digits)
     check_type((torch.Generator, type(None)), generator=generator)
@@ -69,27 +70,21 @@ def toy_config(n_digits: int = 10, **changes: Any) -> TransformerConfig:
     """The configuration of a toy model: 2+2 layers of width 128.
 
     Args:
-        n_digits: how many digits there are; after them come X, the start, the end and the padding token.
+        n_digits: how many there are; then come X, start, end and padding token.
         **changes: fields of `TransformerConfig` that are to differ.
     """
     check_size(n_digits=n_digits)
     size = n_digits + 4
-    sizes: dict[str, Any] = dict(
-        src_vocab_size=size,
-        tgt_vocab_size=size,
-        d_model=128,
-        n_heads=8,
-        n_layers=2,
-        d_ff=256,
-        max_length=64,
-    )
+    vocabulary: dict[str, Any] = dict(src_vocab_size=size, tgt_vocab_size=size)
+    sizes = dict(d_model=128, n_heads=8, n_layers=2, d_ff=256, max_length=64)
     ids = dict(bos_id=n_digits + 1, eos_id=n_digits + 2, pad_id=n_digits + 3)
-    return TransformerConfig(**sizes | ids | changes)
+    return TransformerConfig(**vocabulary | sizes | ids | changes)
 
 
 # %% book/09-toy-task.ipynb · Training · [reversal-batches]
 def reversal_batches(
-    epoch: int, batch_size: int = 32, length: int = 10, per_epoch: int = 500, seed: int = 0
+    epoch: int, batch_size: int = 32, length: int = 10, per_epoch: int = 500,
+    seed: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """An epoch's worth of fresh batches, the same ones for the same epoch and seed.
 
@@ -117,16 +112,16 @@ def exact_match(
         seed: of the sequences.
 
     Returns:
-        `"sequences"`, the share of sequences without a fault, and `"tokens"`, the share of right tokens.
+        the shares of faultless `"sequences"` and of right `"tokens"`.
     """
     check_type(nn.Module, model=model)
     check_size(n_sequences=n_sequences, length=length)
     check_size(minimum=0, seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    device = next(model.parameters()).device
-    inputs, outputs = reversal_batch(n_sequences, length, model.config.bos_id - 1, generator)
-    parts = [greedy_search(model, part.to(device), length).cpu() for part in inputs.split(1000)]
-    right = torch.cat(parts) == outputs[:, 1:]
+    device, n_digits = next(model.parameters()).device, model.config.bos_id - 1
+    inputs, outputs = reversal_batch(n_sequences, length, n_digits, generator)
+    parts = (greedy_search(model, x.to(device), length) for x in inputs.split(1000))
+    right = torch.cat([part.cpu() for part in parts]) == outputs[:, 1:]
     return {
         "sequences": right.all(dim=1).double().mean().item(),
         "tokens": right.double().mean().item(),
@@ -137,16 +132,18 @@ def exact_match(
 def load_toy_model() -> Transformer:
     """The toy model whose recorded run this chapter reports, in evaluation mode."""
     model = Transformer(toy_config(**load_record("toy")["recipe"]["model"]))
-    optional_import("safetensors.torch").load_model(model, record_path("toy.safetensors"))
+    safetensors = optional_import("safetensors.torch")
+    safetensors.load_model(model, record_path("toy.safetensors"))
     return model.eval()
 
 
 # %% book/09-toy-task.ipynb · Samples · [with-copies]
 def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Tensor:
-    """Sequences `[n_sequences, 10]` of digits in which one occurs `copies` times, and none more often."""
+    """Digits `[n_sequences, 10]`: one occurs `copies` times, and none more often."""
 
     def permuted(rows: Tensor) -> Tensor:
-        return rows.gather(1, torch.rand(rows.shape, generator=generator).argsort(dim=1))
+        order = torch.rand(rows.shape, generator=generator).argsort(dim=1)
+        return rows.gather(1, order)
 
     digits = permuted(torch.arange(10).expand(n_sequences, 10))
     others = permuted(digits[:, 1:].repeat(1, copies))[:, : 10 - copies]
@@ -155,8 +152,8 @@ def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Te
 
 # %% book/09-toy-task.ipynb · Samples · [match-by-copies]
 def faultless(model: Transformer, inputs: Tensor) -> Tensor:
-    """Which digits `[B, L]` a greedy search gets right: `torch.bool` `[B]`, from one pass that reads the
-    true outputs.
+    """Which digits `[B, L]` a greedy search gets right: `torch.bool` `[B]`, from one
+    pass that reads the true outputs.
     """
     outputs = _outputs(inputs, n_digits=model.config.bos_id - 1)
     with torch.no_grad():
@@ -166,22 +163,22 @@ def faultless(model: Transformer, inputs: Tensor) -> Tensor:
 def match_by_copies(
     model: Transformer, n_sequences: int = 500, seed: int = 30_000
 ) -> dict[int, float]:
-    """The share of right sequences, `n_sequences` of each kind, by the number of copies of the most common
-    digit: 1, 2, … 10.
+    """The share of right sequences, `n_sequences` of each kind, by the number of copies
+    of the most common digit: 1, 2, … 10.
     """
     generator = torch.Generator().manual_seed(seed)
-    kinds = {copies: with_copies(copies, n_sequences, generator) for copies in range(1, 11)}
-    return {n: faultless(model, kind).double().mean().item() for n, kind in kinds.items()}
+    kinds = {n: with_copies(n, n_sequences, generator) for n in range(1, 11)}
+    return {n: faultless(model, x).double().mean().item() for n, x in kinds.items()}
 
 
 # %% book/09-toy-task.ipynb · A test that would have told us · [crowd]
 def crowd(digits: Tensor, generator: torch.Generator) -> Tensor:
-    """From left to right, replace each of the digits `[B, L]` by one drawn from those up to its own place.
+    """Replace each digit `[B, L]`, from the left, by one from those up to its place.
 
     Source: the urn of Hoppe (1984).
     """
     digits = digits.clone()
     for place in range(1, digits.size(1)):
-        drawn = torch.randint(place + 1, (len(digits), 1), generator=generator)  # [B, 1]
+        drawn = torch.randint(place + 1, (len(digits), 1), generator=generator)
         digits[:, place : place + 1] = digits.gather(1, drawn)
     return digits
