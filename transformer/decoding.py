@@ -25,9 +25,9 @@ from transformer.validation import check_ids, check_number, check_positions, che
 
 # %% book/08-decoding.ipynb · The KV cache · [decoder-state]
 class DecoderState:
-    """What a search asks of a model: which tokens may come next, after those it has read.
+    """What a search asks of a model: which tokens may follow those it has read.
 
-    Every sentence has `beam_size` rows in sequence, and every row continues a beginning of its own.
+    Every sentence has `beam_size` rows, and every row a beginning of its own.
 
     Args:
         model: the model, in evaluation mode.
@@ -35,34 +35,32 @@ class DecoderState:
         beam_size: number K of rows for each sentence.
 
     Attributes:
-        look_every: steps between two looks at which sentences have ended. On a GPU, looking is waiting.
+        look_every: steps between two looks at which sentences have ended.
     """
 
-    look_every: int = 1
-    model: Transformer
-    cache: KeyValueCache
-    memory: Tensor
-    mask: Tensor
+    look_every: int = 1  # on a GPU, looking is waiting
 
     def __init__(self, model: Transformer, src: Tensor, beam_size: int = 1) -> None:
-        self.model, self.cache = model, KeyValueCache()
-        self.memory = model.encode(src).repeat_interleave(beam_size, dim=0)  # [B·K, S, d_model]
-        self.mask = model.src_mask(src).repeat_interleave(beam_size, dim=0)  # [B·K, 1, 1, S]
+        self.model: Transformer = model
+        self.cache: KeyValueCache = KeyValueCache()
+        memory, mask = model.encode(src), model.src_mask(src)
+        self.memory: Tensor = memory.repeat_interleave(beam_size, dim=0)
+        self.mask: Tensor = mask.repeat_interleave(beam_size, dim=0)
 
     def step(self, last: Tensor) -> Tensor:
-        """Read one more token in every row, `last` `[N]`; return the logits of the next, `[N, V]`."""
+        """Read `last` `[N]`, a token in every row; return the next logits `[N, V]`."""
         hidden = self.model.decode(last[:, None], self.memory, self.mask, self.cache)
         return self.model.project(hidden[:, -1])
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with the rows `rows` `[N]` in that order, each as often as it is named."""
+        """Go on with the rows `rows` `[N]`, in that order, each as often as named."""
         self.memory, self.mask = self.memory[rows], self.mask[rows]
         self.cache.reorder(rows)
 
 
 @singledispatch
 def decoder_state(model: Transformer, src: Tensor, beam_size: int = 1) -> DecoderState:
-    """The `DecoderState` of `src` with `beam_size` rows for each sentence, of the kind that `model` has."""
+    """The `DecoderState` of `src`, `beam_size` rows each, of the kind `model` has."""
     return DecoderState(model, src, beam_size)
 
 
@@ -77,28 +75,29 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
         max_length: the most tokens to generate, the end token included.
 
     Returns:
-        token ids `[B, L]`, L ≤ max_length: no start token, and only padding after an end token.
+        token ids `[B, L]`, L ≤ max_length: no start token, only padding after the end.
 
     Raises:
-        TypeError, ValueError, IndexError: `model` lacks what a search needs, or gives NaN; `src` is not
-            `torch.long` `[B, S]`, has unknown tokens, or is longer than the model's `max_length`.
+        TypeError, ValueError, IndexError: `model` lacks what a search needs, or gives
+            NaN; `src` is not `torch.long` `[B, S]`, has unknown tokens, or is too long.
 
     Example:
-        >>> from transformer import load_toy_model  # reverses digits, and marks every second equal one
-        >>> greedy_search(load_toy_model(), torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]]), max_length=10)
-        tensor([[10, 10,  6,  2,  9,  5, 10,  4,  1,  3]])
+        >>> from transformer import load_toy_model  # reverses digits
+        >>> greedy_search(load_toy_model(), torch.arange(10)[None], max_length=10)
+        tensor([[9, 8, 7, 6, 5, 4, 3, 2, 1, 0]])
     """
     check_search(model, src, max_length)
-    config, rows = model.config, torch.arange(len(src), device=src.device)  # in the batch
+    config, rows = model.config, torch.arange(len(src), device=src.device)
     tokens = src.new_full((len(src), max_length), config.pad_id)
-    last, going = src.new_full((len(src),), config.bos_id), src.new_ones(len(src), dtype=torch.bool)
+    last = src.new_full((len(src),), config.bos_id)
+    going = torch.ones_like(last, dtype=torch.bool)
     length, broken = rows.new_ones(()), going.new_zeros(())
     with evaluating(model):
         state = decoder_state(model, src)
         for step in range(1, max_length + 1):
             logits = state.step(last)
             last = logits.argmax(-1)  # of a NaN, where there is one
-            broken = broken | (logits.gather(1, last[:, None])[:, 0].isnan() & going).any()
+            broken |= (logits.gather(1, last[:, None]).isnan()[:, 0] & going).any()
             last = last.masked_fill(~going, config.pad_id)
             tokens[rows, step - 1] = last
             going = going & (last != config.eos_id)
@@ -178,7 +177,7 @@ def merge_hypotheses(kept: BeamResult, new: BeamResult, pad_id: int) -> BeamResu
 
 # %% book/08-decoding.ipynb · The length penalty · [length-norm]
 def length_norm(length: int, alpha: float) -> float:
-    """The length penalty ((5 + length) / 6)^alpha, which divides a hypothesis's log-probability.
+    """The length penalty ((5 + length) / 6)^alpha, which divides log-probabilities.
 
     The length counts the end token; the larger alpha, the longer the translations.
 
@@ -237,20 +236,25 @@ def _search(
     result, ended, alive = _start(state, src, beam_size, max_length, config.pad_id)
     last = src.new_full((len(src) * beam_size,), config.bos_id)
     sentences = torch.arange(len(src), device=src.device)  # in the batch
-    first_row, written = sentences[:, None] * beam_size, sentences.new_ones(())  # [B, 1], tokens
+    first_row = sentences[:, None] * beam_size  # [B, 1]
+    written = sentences.new_ones(())  # tokens
     for length in range(1, max_length + 1):
         found, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
         norm = length_norm(length, alpha)
-        ended, alive, origin = _set_aside(ended, found, origin, norm, config, state.look_every == 1)
+        ask = state.look_every == 1
+        ended, alive, origin = _set_aside(ended, found, origin, norm, config, ask)
         rows = first_row[: len(origin)] + origin  # of the state
-        going = (ended.scores == -torch.inf).any(dim=1) & (alive.scores != -torch.inf).any(dim=1)
+        going = (ended.scores == -torch.inf).any(dim=1)
+        going = going & (alive.scores != -torch.inf).any(dim=1)
         written = written + going.any()
-        alive.scores.masked_fill_(~going[:, None], -torch.inf)  # a sentence that is done stays as it is
-        left = going.nonzero()[:, 0] if length % state.look_every == 0 or length == max_length else rows
+        alive.scores.masked_fill_(~going[:, None], -torch.inf)  # what is done stays
+        look = length % state.look_every == 0 or length == max_length
+        left = going.nonzero()[:, 0] if look else rows
         if len(left) < len(rows):
             _write(result, sentences, ended)
             sentences, rows = sentences[left], rows[left]
-            ended, alive = (BeamResult(*(x[left] for x in pair)) for pair in (ended, alive))
+            ended = BeamResult(*(x[left] for x in ended))
+            alive = BeamResult(*(x[left] for x in alive))
         if len(sentences) == 0:
             break
         state.keep(rows.flatten())
