@@ -127,7 +127,7 @@ def test_what_no_mistake_explains_is_described(code, says):
     assert verdict.mark == WRONG and says in verdict.says
 
 
-# Right in other hands, and wrong in ways that nobody has listed
+# Right in other hands, and wrong in theirs
 
 
 @pytest.mark.slow

@@ -169,9 +169,10 @@ def outcomes(piece: Piece, candidate: Any, by_name: bool = True) -> dict[str, An
 
 def _parts(value: Any, name: str = "") -> dict[str, Any]:
     # What an outcome holds, by its place.
-    value_by_key = dict(enumerate(value, 1)) if isinstance(value, tuple | list) else value
-    inner = value_by_key if isinstance(value_by_key, dict) else {}
-    found = [_parts(part, f"{name}{key!r}: ") for key, part in inner.items()]
+    if isinstance(value, tuple | list):
+        value = {f"part {number}": part for number, part in enumerate(value, 1)} or value
+    inner = value.items() if isinstance(value, dict) else ()
+    found = [_parts(part, f"{name}{key}: ") for key, part in inner]
     return {key: part for each in found for key, part in each.items()} if found else {name: value}
 
 
@@ -249,7 +250,7 @@ def transformation(found: Any, right: Any) -> str:
     wrong = [name for name in books if not _alike(mine[name], books[name])]
     for one, other in combinations(wrong, 2):
         if _alike(mine[one], books[other]) and _alike(mine[other], books[one]):
-            return f"results {one}and {other}are exchanged".replace(":", "")
+            return f"{one}and {other}are exchanged".replace(": ", " ")
     made = (_made(mine[name], books[name]) for name in wrong)
     return next((words for each in made for words, so in each if so), "")
 
