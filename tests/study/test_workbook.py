@@ -149,7 +149,6 @@ def test_usual_slips_get_a_likely_cause():
         cause = says.partition("; ")[0]
         bare = cause.partition(": ")[0] in pieces()[key].probes and "yours raises" not in cause
         vague += [key] if bare else []
-        print(f"{key:44}{says[:150]}")
     assert len(SLIPS) >= 60 and len(vague) <= 0.1 * len(SLIPS), vague
 
 
@@ -312,7 +311,6 @@ def test_only_the_core_is_replaced(put_back):
     mine = Workbook("15-since-2017")
     assert mine.use(RMSNorm) is RMSNorm
     assert transformer.modern.parts.RMSNorm is book
-    assert {module for module in CORE if "." in module} == set()
 
 
 # Files
