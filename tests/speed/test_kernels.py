@@ -234,7 +234,7 @@ def test_chunked_loss_under_autocast_is_near_and_its_gradients_have_the_paramete
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("shape", [(2,), (2, 3), (6,)])
 def test_rows_without_targets_of_their_own_are_refused(shape):
-    with pytest.raises(ValueError, match=r"must have shapes \[..., d_model\] and \[...\]"):
+    with pytest.raises(ValueError, match=r"must be \[..., d\] and \[...\]"):
         linear_cross_entropy(torch.randn(3, 2, 4), torch.randn(7, 4), torch.ones(shape, dtype=torch.long))
 
 

@@ -22,13 +22,13 @@ from transformer.validation import check_range, check_rate, is_traced
 def _loss_and_slope(
     logits: Tensor, targets: Tensor, smoothing: float, pad_id: int
 ) -> tuple[Tensor, Tensor]:
-    # Of rows [n, V] and targets [n]: the summed loss, and its derivative P - Q with respect to the logits,
-    # in the rows of the padding as well.
+    # Of rows [n, V] and targets [n]: the summed loss and the slope P - Q, padding too.
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     real = (targets != pad_id)[:, None]  # [n, 1]
     true = targets[:, None].where(real, 0)  # the padding may lie outside [0, V)
     log_p = z.log_softmax(-1)  # [n, V]
-    wanted = (1 - smoothing) * log_p.gather(1, true) + smoothing * log_p.mean(-1, keepdim=True)
+    wanted = (1 - smoothing) * log_p.gather(1, true)
+    wanted += smoothing * log_p.mean(-1, keepdim=True)
     loss = -wanted.masked_fill(~real, 0.0).sum()
     slope = log_p.exp_().sub_(smoothing / z.size(-1))
     slope.scatter_add_(1, true, torch.full_like(wanted, smoothing - 1))
@@ -41,8 +41,7 @@ _AT_ONCE = {"cpu": _FEW_LOGITS}  # larger on a GPU, so that there are few launch
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    # Of hidden rows [n, d_model] and their n targets. The rows of the padding must be zero: only then have
-    # they no part in the gradient of the table.
+    # Of hidden rows [n, d_model], zero at padding, which keeps it out of the table's gradient.
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, pad_id: int
@@ -76,7 +75,8 @@ class _ChunkedLoss(torch.autograd.Function):
 
 # %% book/10-speed.ipynb · The loss without the logits · [linear-cross-entropy]
 def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.1, pad_id: int = 0
+    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.1,
+    pad_id: int = 0,
 ) -> Tensor:
     """The summed `label_smoothed_cross_entropy` of logits that never exist as a whole.
 
@@ -87,21 +87,22 @@ def linear_cross_entropy(
         smoothing, pad_id: as in `label_smoothed_cross_entropy`.
 
     Returns:
-        a scalar, in nats, that can be differentiated once; for up to 2²¹ logits, any number of times.
+        a scalar in nats, to be differentiated once; for up to 2²¹ logits, at will.
 
     Raises:
         TypeError, ValueError: shapes do not fit, or `smoothing` is not in [0, 1).
         IndexError: on the CPU, a target is not in the vocabulary.
     """
-    if hidden.shape[:-1] != targets.shape:  # rows and targets would be matched all the same
+    if hidden.shape[:-1] != targets.shape:  # which would be matched all the same
         given = f"{list(hidden.shape)} and {list(targets.shape)}"
-        raise ValueError(f"hidden and targets must have shapes [..., d_model] and [...], not {given}")
+        raise ValueError(f"hidden and targets must be [..., d] and [...], not {given}")
     check_rate(smoothing=smoothing)
     check_range("targets", targets.where(targets != pad_id, 0), len(weight))
     whole = is_traced(hidden, weight) or not torch.is_grad_enabled()
     if whole or targets.numel() * len(weight) <= _FEW_LOGITS:
         logits = fast_linear(hidden, weight)
-        return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, reduction="sum")
+        return label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, "sum")
     targets = targets.reshape(-1)
-    rows = hidden.reshape(-1, hidden.size(-1)).masked_fill((targets == pad_id)[:, None], 0.0)
+    rows = hidden.reshape(-1, hidden.size(-1))
+    rows = rows.masked_fill((targets == pad_id)[:, None], 0.0)
     return _ChunkedLoss.apply(rows, weight, targets, smoothing, pad_id)
