@@ -20,7 +20,7 @@ from transformer.attention import KeyValueCache, MultiHeadAttention
 
 
 class LayerNorm(nn.Module):
-    """Brings every vector to mean 0 and variance 1, then scales and shifts each feature.
+    """Brings each vector to mean 0 and variance 1, then scales and shifts its features.
 
     Args:
         d_model: number of features.
@@ -56,7 +56,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 # %% book/04-layers.ipynb · The position-wise feed-forward network · [feed-forward-class]
 class FeedForward(nn.Module):
-    """Two dense layers with an activation between them, applied to every position alone.
+    """Two dense layers with an activation between them, applied to each position alone.
 
     Args:
         d_model, d_ff: width of input and output, and of the hidden layer.
@@ -92,10 +92,10 @@ class LayerConfig:
     """The settings of an encoder or decoder layer; by default, the base model's.
 
     Args:
-        d_model, d_ff: width of the vectors, and hidden width of the position-wise network.
+        d_model, d_ff: width of the vectors, and of the network's hidden layer.
         n_heads: number of attention heads; divides d_model.
         dropout: rate of the dropout on what each sublayer returns.
-        attention_dropout, activation_dropout: rates on weights and activations; none in the paper.
+        attention_dropout, activation_dropout: of weights and activations; later.
         activation: of the position-wise network, `"relu"`, `"gelu"` or `"silu"`.
         bias: whether linear layers and norms have one.
         norm_first: pre-norm instead of post-norm.
@@ -114,9 +114,9 @@ class LayerConfig:
 
 # %% book/04-layers.ipynb · The encoder layer · [residual]
 class Residual(nn.Module):
-    """A residual connection around a sublayer: LayerNorm(x + sublayer(x)), or x + sublayer(LayerNorm(x)).
+    """A sublayer with its residual: LayerNorm(x + f(x)), or x + f(LayerNorm(x)).
 
-    Source: Vaswani et al. (2017), sections 3.1 and 5.4 (post-norm); Xiong et al. (2020) (pre-norm).
+    Source: Vaswani et al. (2017), sections 3.1, 5.4; pre-norm: Xiong et al. (2020).
     """
 
     norm_first: bool
@@ -130,7 +130,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply `sublayer` to `x` `[..., d_model]` and add the result; the shape stays."""
+        """Apply `sublayer` to `x` `[..., d_model]` and add it; the shape stays."""
         if self.norm_first:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
@@ -138,12 +138,15 @@ class Residual(nn.Module):
 
 # %% book/04-layers.ipynb · The encoder layer · [layer-parts]
 def _attention(config: LayerConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(config.d_model, config.n_heads, config.attention_dropout, config.bias)
+    return MultiHeadAttention(
+        config.d_model, config.n_heads, config.attention_dropout, config.bias
+    )
 
 
 def _feed_forward(config: LayerConfig) -> FeedForward:
     return FeedForward(
-        config.d_model, config.d_ff, config.activation_dropout, config.activation, config.bias
+        config.d_model, config.d_ff, config.activation_dropout, config.activation,
+        config.bias,
     )
 
 
@@ -169,7 +172,7 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Transform `x` `[B, S, d_model]`; the shape stays.
 
-        `mask` is `torch.bool`, broadcastable to `[B, H, S, S]`, True where a position may attend.
+        `mask` is `torch.bool`, broadcastable to `[B, H, S, S]`, True = may attend.
         """
         x = self.self_residual(x, lambda y: self.self_attention(y, y, y, mask)[0])
         return self.feed_residual(x, self.feed_forward)
@@ -177,7 +180,7 @@ class EncoderLayer(nn.Module):
 
 # %% book/04-layers.ipynb · The decoder layer · [decoder-layer]
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the memory, then the position-wise network, each with its residual.
+    """Self-attention, attention to the memory, and the network, each with its residual.
 
     Source: Vaswani et al. (2017), section 3.1.
     """
@@ -205,15 +208,20 @@ class DecoderLayer(nn.Module):
         """Transform `x` `[B, T, d_model]`; the shape stays.
 
         Args:
-            x: the target positions; with a cache of what earlier calls have kept, the new ones only.
+            x: the target positions; with a cache of earlier ones, only the new.
             memory: what the encoder returned, `[B, S, d_model]`.
-            self_mask: `torch.bool`, broadcastable to `[B, H, T, positions so far]`: T without a cache.
-                The layer itself adds no causal mask.
+            self_mask: `torch.bool`, broadcastable to `[B, H, T, positions so far]`. The
+                layer itself adds no causal mask.
             memory_mask: `torch.bool`, broadcastable to `[B, H, T, S]`.
         """
         append, hold = (cache.append, cache.hold) if cache else (None, None)
-        attend = lambda y: self.self_attention(y, y, y, self_mask, cache=append)[0]
-        read = lambda y: self.cross_attention(y, memory, memory, memory_mask, cache=hold)[0]
+
+        def attend(y: Tensor) -> Tensor:
+            return self.self_attention(y, y, y, self_mask, cache=append)[0]
+
+        def read(y: Tensor) -> Tensor:
+            return self.cross_attention(y, memory, memory, memory_mask, cache=hold)[0]
+
         x = self.self_residual(x, attend)
         x = self.cross_residual(x, read)
         return self.feed_residual(x, self.feed_forward)

@@ -12,6 +12,7 @@ __all__ = [
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -27,14 +28,14 @@ from transformer.validation import check_config, check_ids, check_memory, check_
 # %% book/05-model.ipynb · The configuration · [transformer-config]
 @dataclass(frozen=True)
 class TransformerConfig(LayerConfig):
-    """Everything that determines a `Transformer` except its weights; by default, the base model.
+    """All that determines a `Transformer` but its weights; by default, the base model.
 
     The fields of `LayerConfig` are among its arguments.
 
     Args:
         src_vocab_size: number of source tokens.
         tgt_vocab_size: number of target tokens V.
-        n_layers: number of layers of either stack; or a pair, of the encoder and of the decoder.
+        n_layers: of either stack; or a pair, of the encoder and of the decoder.
         final_norm: whether each stack ends in a norm; `None`: as `norm_first`.
         tie_embeddings: whether source, target and output table are one parameter.
         pad_id, bos_id, eos_id: the tokens for padding, start and end.
@@ -57,8 +58,10 @@ class TransformerConfig(LayerConfig):
 
     def __post_init__(self) -> None:
         check_config(self)
-        encoder, decoder = self.depths  # equal models get equal configurations, also from JSON's lists
-        object.__setattr__(self, "n_layers", encoder if encoder == decoder else (encoder, decoder))
+        if len(set(self.depths)) == 1:  # equal models get equal configurations
+            object.__setattr__(self, "n_layers", self.depths[0])
+        else:  # also from JSON's lists
+            object.__setattr__(self, "n_layers", self.depths)
 
     @property
     def depths(self) -> tuple[int, int]:
@@ -74,18 +77,19 @@ class TransformerConfig(LayerConfig):
 
 # %% book/05-model.ipynb · Two stacks · [stacks]
 class Encoder(nn.Module):
-    """A stack of encoder layers on vectors, with a norm on top where `config.has_final_norm`."""
+    """A stack of encoder layers, with a norm on top where `config.has_final_norm`."""
 
     layers: nn.ModuleList
     norm: nn.Module
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.depths[0]))
+        depth, _ = config.depths
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(depth))
         self.norm = _final_norm(config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Transform `x` `[B, S, d_model]`; arguments and result as in `EncoderLayer`."""
+        """Transform `x` `[B, S, d_model]`; arguments as in `EncoderLayer`."""
         for layer in self.layers:
             x = layer(x, mask)
         return self.norm(x)
@@ -93,34 +97,36 @@ class Encoder(nn.Module):
 
 # %% book/05-model.ipynb · Two stacks · [decoder-stack]
 class Decoder(nn.Module):
-    """A stack of decoder layers on vectors, with a norm on top where `config.has_final_norm`."""
+    """A stack of decoder layers, with a norm on top where `config.has_final_norm`."""
 
     layers: nn.ModuleList
     norm: nn.Module
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.depths[1]))
+        _, depth = config.depths
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(depth))
         self.norm = _final_norm(config)
 
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None,
         memory_mask: Tensor | None = None, cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Transform `x` `[B, T, d_model]`; arguments and result as in `DecoderLayer`."""
+        """Transform `x` `[B, T, d_model]`; arguments as in `DecoderLayer`."""
         for layer in self.layers:
             x = layer(x, memory, self_mask, memory_mask, cache)
         return self.norm(x)
 
 
 def _final_norm(config: TransformerConfig) -> nn.Module:
-    # A stack without a norm on top has nn.Identity in its place.
-    return LayerNorm(config.d_model, bias=config.bias) if config.has_final_norm else nn.Identity()
+    if config.has_final_norm:
+        return LayerNorm(config.d_model, bias=config.bias)
+    return nn.Identity()
 
 
 # %% book/05-model.ipynb · The Transformer · [visible]
 def _visible(tgt: Tensor, offset: int) -> Tensor | None:
-    # What T tokens may attend to, after `offset` others: [1, 1, T, offset + T]; None means all.
+    # What T tokens may attend to, after `offset` others: [1, 1, T, offset + T], or all.
     if tgt.size(1) == 1:
         return None
     return F.pad(causal_mask(tgt.size(1), tgt.device), (offset, 0), value=True)
@@ -128,7 +134,7 @@ def _visible(tgt: Tensor, offset: int) -> Tensor | None:
 
 # %% book/05-model.ipynb · The Transformer · [initialize]
 def initialize(module: nn.Module) -> None:
-    """Start a linear layer's weights Xavier-uniform and its bias at 0; leave other modules alone.
+    """Start a linear layer's weights Xavier-uniform and its bias at 0.
 
     Source: Glorot and Bengio (2010), equation 16.
     """
@@ -138,73 +144,15 @@ def initialize(module: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-# %% book/05-model.ipynb · The Transformer · [transformer]
-class Transformer(nn.Module):
-    """The encoder–decoder Transformer: token ids in, logits over the target vocabulary out.
-
-    Its `config` holds its sizes, and how its parts are made; in any method, ids or vectors that do not
-    fit it raise `TypeError`, `ValueError` or `IndexError`.
-
-    Source: Vaswani et al. (2017), figure 1.
-    """
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        check_type(TransformerConfig, config=config)
-        self.config = c = config
-        self.src_embedding: TokenEmbedding = TokenEmbedding(c.src_vocab_size, c.d_model, c.pad_id)
-        with torch.device("meta") if c.tie_embeddings else nullcontext():
-            self.tgt_embedding: TokenEmbedding = TokenEmbedding(c.tgt_vocab_size, c.d_model, c.pad_id)
-            self.output: nn.Linear = nn.Linear(c.d_model, c.tgt_vocab_size, bias=False)
-        self.positions: PositionalEncoding = PositionalEncoding(c.d_model, c.dropout, c.max_length)
-        self.encoder: Encoder = Encoder(config)
-        self.decoder: Decoder = Decoder(config)
-        self.apply(initialize)
-        if c.tie_embeddings:
-            self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
-
-    def src_mask(self, src: Tensor) -> Tensor:
-        """Which source positions hold a token: `[B, 1, 1, S]` from source token ids `[B, S]`."""
-        return padding_mask(src, self.config.pad_id)
-
-    def encode(self, src: Tensor) -> Tensor:
-        """Read source token ids `[B, S]`; return the memory `[B, S, d_model]`."""
-        check_ids("src", src, self.config.src_vocab_size)
-        check_positions("src", src.size(1), self.config.max_length)
-        return self.encoder(self.positions(self.src_embedding(src)), self.src_mask(src))
-
-    def decode(
-        self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: KeyValueCache | None = None
-    ) -> Tensor:
-        """Read target ids `[B, T]` along with the memory; return hidden vectors `[B, T, d_model]`.
-
-        `src_mask` `[B, 1, 1, S]`, if given, hides padding; with a `cache`, `tgt` holds only what is new.
-        """
-        check_ids("tgt", tgt, self.config.tgt_vocab_size)
-        check_memory(memory, tgt, self.config.d_model)
-        offset = cache.length if cache else 0
-        check_positions("tgt", offset + tgt.size(1), self.config.max_length)
-        x = self.positions(self.tgt_embedding(tgt), offset)  # [B, T, d_model]
-        return self.decoder(x, memory, _visible(tgt, offset), src_mask, cache)
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Turn hidden vectors `[..., d_model]` into logits `[..., V]`."""
-        return self.output(hidden)
-
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """Read source ids `[B, S]` and target ids `[B, T]`, padded at their ends; from the tokens up to t,
-        the start token first, predict token t + 1: logits `[B, T, V]`.
-        """
-        return self.project(self.decode(tgt, self.encode(src), self.src_mask(src)))
-
-    def attention_maps(self, src: Tensor, tgt: Tensor) -> "AttentionMaps":
-        """The attention weights of `forward(src, tgt)`; with dropout, those of a separate pass."""
-        with attention_tap(self) as maps:
-            self(src, tgt)
-        return _by_layer(maps, self.config.depths)
+# %% book/05-model.ipynb · The Transformer · [tied-tables]
+class _TiedTables(nn.Module):
+    # Tied tables are one parameter: they take equal ones, and stay one even with `assign=True`.
+    src_embedding: TokenEmbedding
+    tgt_embedding: TokenEmbedding
+    output: nn.Linear
+    positions: PositionalEncoding
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, how: Any, *rest: Any) -> None:
-        # Tied tables are one parameter: they take equal ones, and stay one even with `assign=True`.
         shared = getattr(self.src_embedding, "weight", None)
         tables = "src_embedding", "tgt_embedding", "output"
         tied = [name for name in tables if getattr(getattr(self, name), "weight", None) is shared]
@@ -218,25 +166,95 @@ class Transformer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, how, *rest)
 
 
+# %% book/05-model.ipynb · The Transformer · [transformer]
+class Transformer(_TiedTables):
+    """The encoder–decoder Transformer: token ids in, logits over target tokens out.
+
+    Ids or vectors that don't fit its `config` raise a `TypeError`, `ValueError` or
+    `IndexError`.
+
+    Source: Vaswani et al. (2017), figure 1.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        check_type(TransformerConfig, config=config)
+        self.config = c = config
+        self.src_embedding = TokenEmbedding(c.src_vocab_size, c.d_model, c.pad_id)
+        with torch.device("meta") if c.tie_embeddings else nullcontext():
+            self.tgt_embedding = TokenEmbedding(c.tgt_vocab_size, c.d_model, c.pad_id)
+            self.output = nn.Linear(c.d_model, c.tgt_vocab_size, bias=False)
+        self.positions = PositionalEncoding(c.d_model, c.dropout, c.max_length)
+        self.encoder: Encoder = Encoder(config)
+        self.decoder: Decoder = Decoder(config)
+        self.apply(initialize)
+        if c.tie_embeddings:
+            self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
+
+    def src_mask(self, src: Tensor) -> Tensor:
+        """Which source positions hold a token: `[B, 1, 1, S]` from ids `[B, S]`."""
+        return padding_mask(src, self.config.pad_id)
+
+    def encode(self, src: Tensor) -> Tensor:
+        """Read source token ids `[B, S]`; return the memory `[B, S, d_model]`."""
+        check_ids("src", src, self.config.src_vocab_size)
+        check_positions("src", src.size(1), self.config.max_length)
+        return self.encoder(self.positions(self.src_embedding(src)), self.src_mask(src))
+
+    def decode(
+        self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Read target ids `[B, T]` and the memory; return vectors `[B, T, d_model]`.
+
+        `src_mask` `[B, 1, 1, S]` hides padding; with a `cache`, `tgt` is what's new.
+        """
+        check_ids("tgt", tgt, self.config.tgt_vocab_size)
+        check_memory(memory, tgt, self.config.d_model)
+        offset = cache.length if cache else 0
+        check_positions("tgt", offset + tgt.size(1), self.config.max_length)
+        x = self.positions(self.tgt_embedding(tgt), offset)  # [B, T, d_model]
+        return self.decoder(x, memory, _visible(tgt, offset), src_mask, cache)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Turn hidden vectors `[..., d_model]` into logits `[..., V]`."""
+        return self.output(hidden)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        """Read source ids `[B, S]` and target ids `[B, T]`, padded at their ends.
+
+        From the start token and those up to t, predict token t + 1: logits `[B, T, V]`.
+        """
+        return self.project(self.decode(tgt, self.encode(src), self.src_mask(src)))
+
+    def attention_maps(self, src: Tensor, tgt: Tensor) -> "AttentionMaps":
+        """The attention weights of `forward(src, tgt)`, from a pass of its own."""
+        with attention_tap(self) as maps:
+            self(src, tgt)
+        return _by_layer(maps, self.config.depths)
+
+
 # %% book/05-model.ipynb · Attention maps · [attention-tap]
 @contextmanager
 def attention_tap(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Record the weights of every attention in a model while it runs.
 
     Yields:
-        a dict that fills up: the name of each attention, and its latest weights `[B, H, T, S]`.
+        a dict that fills up: each attention's name, and its weights `[B, H, T, S]`.
     """
 
-    def ask(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def ask(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         return args, {**kwargs, "need_weights": True}
+
+    def note(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        maps[name] = output[1]
 
     maps: dict[str, Tensor] = {}
     handles = []
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
             handles.append(module.register_forward_pre_hook(ask, with_kwargs=True))
-            note = lambda module, args, output, name=name: maps.update({name: output[1]})
-            handles.append(module.register_forward_hook(note))
+            handles.append(module.register_forward_hook(partial(note, name)))
     try:
         yield maps
     finally:
@@ -254,9 +272,13 @@ class AttentionMaps(NamedTuple):
 
 
 def _by_layer(maps: dict[str, Tensor], depths: tuple[int, int]) -> AttentionMaps:
-    kinds = "encoder.layers.{}.self", "decoder.layers.{}.self", "decoder.layers.{}.cross"
-    names = [
-        [f"{kind.format(number)}_attention" for number in range(depth)]
-        for kind, depth in zip(kinds, (*depths, depths[1]), strict=True)
-    ]
-    return AttentionMaps(*(torch.stack([maps[name] for name in group]) for group in names))
+    def stacked(side: str, kind: str, depth: int) -> Tensor:
+        names = [f"{side}.layers.{i}.{kind}_attention" for i in range(depth)]
+        return torch.stack([maps[name] for name in names])
+
+    encoder, decoder = depths
+    return AttentionMaps(
+        stacked("encoder", "self", encoder),
+        stacked("decoder", "self", decoder),
+        stacked("decoder", "cross", decoder),
+    )

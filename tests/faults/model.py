@@ -7,8 +7,8 @@ FAULTS = [
         "encoder-layers-shared",
         "the encoder's layers are one layer n times",
         "Encoder.__init__",
-        "(EncoderLayer(config) for _ in range(config.depths[0]))",
-        "([EncoderLayer(config)] * config.depths[0])",
+        "(EncoderLayer(config) for _ in range(depth))",
+        "([EncoderLayer(config)] * depth)",
     ),
     Fault(
         "biases-at-random",
@@ -20,7 +20,7 @@ FAULTS = [
     Fault(
         "tie-lost-when-assigned",
         "weights that are assigned make three parameters of a tied table",
-        "Transformer._load_from_state_dict",
+        "_TiedTables._load_from_state_dict",
         "nn.Parameter(state_dict[first], False)",
         "state_dict[first]",
     ),
