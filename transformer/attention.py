@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 
 def padding_mask(ids: Tensor, pad_id: int = 0) -> Tensor:
-    """Mark the ids `[B, S]` that are not padding: `torch.bool` `[B, 1, 1, S]`, True = may attend."""
+    """Mark the ids `[B, S]` that are not padding: `torch.bool` `[B, 1, 1, S]`."""
     return (ids != pad_id)[:, None, None, :]
 
 
 def causal_mask(length: int, device: torch.device | str | None = None) -> Tensor:
-    """Let a target position attend to itself and all before it: `torch.bool` `[1, 1, T, T]`.
+    """Let a position attend to itself and all before it: `torch.bool` `[1, 1, T, T]`.
 
     Source: Vaswani et al. (2017), section 3.2.3.
 
@@ -61,52 +61,56 @@ def check_mask(mask: Tensor, query: Tensor, key: Tensor) -> None:
 
 # %% book/03-attention.ipynb · Scaled dot-product attention · [scaled-dot-product-attention]
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q Kᵀ / √d_k) V, written out, with its weights.
 
     Args:
         query, key, value: `[..., T, d_k]`, `[..., S, d_k]` and `[..., S, d_v]`.
-        mask: `torch.bool`, True where a query may attend, with as many axes as the scores `[..., T, S]`,
-            each of their size or 1. A query that may attend to nothing gets zeros.
+        mask: `torch.bool`, True = may attend, with as many axes as the scores
+            `[..., T, S]`, each of their size or 1. A query without any key gets zeros.
         dropout: rate at which weights are dropped.
 
     Returns:
-        context `[..., T, d_v]` and the weights that made it `[..., T, S]`, after dropout. Inputs in
-        half precision are computed with in float32.
+        context `[..., T, d_v]` and its weights `[..., T, S]`, after dropout.
+        Half precision is computed in float32.
 
     Source: Vaswani et al. (2017), equation 1; dropout on the weights is later practice.
     """
-    Q, K, V = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key, value))
+    inputs = query, key, value
+    Q, K, V = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in inputs)
     scores = (Q / math.sqrt(Q.size(-1))) @ K.transpose(-2, -1)  # [..., T, S]
     if mask is not None:
         check_mask(mask, query, key)
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = scores.softmax(dim=-1)
     if mask is not None:
-        weights = weights.masked_fill(~mask, 0.0)  # matters only in a row with nothing to attend to
+        weights = weights.masked_fill(~mask, 0.0)  # for a row without any key
     weights = F.dropout(weights, dropout)
     return (weights @ V).to(value.dtype), weights.to(value.dtype)
 
 
 # %% book/03-attention.ipynb · The fused kernel (FlashAttention) · [fused-attention]
 def fused_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """The context of `scaled_dot_product_attention`, by PyTorch's kernel, which stores no weights.
+    """The context of `scaled_dot_product_attention`, by PyTorch's fused kernel.
 
     Source: Dao et al. (2022).
     """
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
     check_mask(mask, query, key)
-    # Kernels need not agree on a row with nothing: let it attend, then put zeros in its place.
+    # Kernels may differ on a row without any key: let it attend, then put zeros there.
     nothing = ~mask.any(dim=-1, keepdim=True)  # [..., T, 1]
-    context = F.scaled_dot_product_attention(query, key, value, mask | nothing, dropout_p=dropout)
+    mask = mask | nothing
+    context = F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout)
     return context.masked_fill(nothing, 0.0)
 
 
-# %% book/03-attention.ipynb · The KV cache: keys and values kept for later · [key-value-cache]
+# %% book/03-attention.ipynb · The module · [key-value-cache]
 KeysAndValues = tuple[Tensor, Tensor]
 Projection = Callable[[], KeysAndValues]
 _Keeping = Callable[[nn.Module, Projection], KeysAndValues]  # `append` or `hold` of a cache
@@ -153,11 +157,11 @@ class KeyValueCache:
 
 # %% book/03-attention.ipynb · The whole class · [multi-head-attention]
 class MultiHeadAttention(nn.Module):
-    """Attention in `n_heads` subspaces at once, as in section 3.2.2 of Vaswani et al. (2017).
+    """Attention in `n_heads` subspaces at once; Vaswani et al. (2017), section 3.2.2.
 
     Args:
-        d_model, n_heads: width of queries and result, and number of heads H, which divides it.
-        dropout, bias: rate at which weights are dropped in training; whether layers have a bias.
+        d_model, n_heads: width of queries and result; number of heads, its divisor.
+        dropout, bias: rate at which weights are dropped; whether layers have a bias.
         kdim, vdim: width of the keys' and the values' input; `None` for d_model.
     """
 
@@ -167,7 +171,8 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         if n_heads < 1 or d_model % n_heads:
-            raise ValueError(f"n_heads must divide d_model, but {n_heads} does not divide {d_model}")
+            numbers = f"{n_heads} does not divide {d_model}"
+            raise ValueError(f"n_heads must divide d_model, but {numbers}")
         self.n_heads: int = n_heads
         self.dropout: float = dropout
         self.w_q: nn.Linear = nn.Linear(d_model, d_model, bias)
@@ -179,13 +184,16 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,
         need_weights: bool = False, cache: _Keeping | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Let queries `[B, T, d_model]` attend to keys `[B, S, kdim]`, values `[B, S, vdim]`.
+        """Let queries `[B, T, d_model]` attend to `[B, S, kdim]` and `[B, S, vdim]`.
 
-        The mask broadcasts to `[B, H, T, S]`, as do the weights that come with the output if wanted.
+        The mask broadcasts to `[B, H, T, S]`, the shape of the weights on request.
         With `append` or `hold` of a `KeyValueCache`, S counts what is kept as well.
         """
+
+        def project() -> KeysAndValues:
+            return self._split(self.w_k(key)), self._split(self.w_v(value))
+
         q = self._split(self.w_q(query))  # [B, H, T, d_k]
-        project = lambda: (self._split(self.w_k(key)), self._split(self.w_v(value)))
         k, v = project() if cache is None else cache(self, project)  # [B, H, S, d_k]
         dropout = self.dropout if self.training else 0.0
         if need_weights:
@@ -194,5 +202,5 @@ class MultiHeadAttention(nn.Module):
             context, weights = fused_attention(q, k, v, mask, dropout), None
         return self.w_o(context.transpose(1, 2).flatten(2)), weights
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # [B, T, d_model] -> [B, H, T, d_k]
+    def _split(self, x: Tensor) -> Tensor:  # [B, T, d_model] -> [B, H, T, d_k]
+        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)

@@ -11,7 +11,7 @@ from test_book import AXE, COLORS, HTML, TOO_WIDE, axe, chromium, reads_pages, s
 
 # What is typed, and the section that comes first; of several, each stands among the first five.
 FIRST = {
-    "KV cache": "08-decoding#the-kv-cache 03-attention#the-kv-cache-keys-and-values-kept-for-later",
+    "KV cache": "08-decoding#the-kv-cache",
     "warmup": "07-training#warm-up-why-a-high-rate-must-rise-first",
     "RoPE": "15-since-2017#rotary-positions-rope",
     "int8": "10-speed#a-decoding-step-reads-the-weights",
