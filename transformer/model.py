@@ -145,29 +145,22 @@ def initialize(module: nn.Module) -> None:
 
 
 # %% book/05-model.ipynb · The Transformer · [tied-tables]
-class _TiedTables(nn.Module):
+def _keep_tied(model: "Transformer", state_dict: dict[str, Any], prefix: str, assign: bool) -> None:
     # Tied tables are one parameter: they take equal ones, and stay one even with `assign=True`.
-    src_embedding: TokenEmbedding
-    tgt_embedding: TokenEmbedding
-    output: nn.Linear
-    positions: PositionalEncoding
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, how: Any, *rest: Any) -> None:
-        shared = getattr(self.src_embedding, "weight", None)
-        tables = "src_embedding", "tgt_embedding", "output"
-        tied = [name for name in tables if getattr(getattr(self, name), "weight", None) is shared]
-        names = [f"{prefix}{name}.weight" for name in tied if shared is not None]
-        first, *others = [name for name in names if name in state_dict] or [""]
-        for name in others:
-            if not (state_dict[first].is_meta or state_dict[first].equal(state_dict[name])):
-                raise ValueError(f"{first} and {name} must be equal, being tied, but differ")
-        if first and how.get("assign_to_params_buffers"):
-            state_dict |= dict.fromkeys(names, nn.Parameter(state_dict[first], False))
-        super()._load_from_state_dict(state_dict, prefix, how, *rest)
+    shared = getattr(model.src_embedding, "weight", None)
+    tables = "src_embedding", "tgt_embedding", "output"
+    tied = [name for name in tables if getattr(getattr(model, name), "weight", None) is shared]
+    names = [f"{prefix}{name}.weight" for name in tied if shared is not None]
+    first, *others = [name for name in names if name in state_dict] or [""]
+    for name in others:
+        if not (state_dict[first].is_meta or state_dict[first].equal(state_dict[name])):
+            raise ValueError(f"{first} and {name} must be equal, being tied, but differ")
+    if first and assign:
+        state_dict |= dict.fromkeys(names, nn.Parameter(state_dict[first], False))
 
 
 # %% book/05-model.ipynb · The Transformer · [transformer]
-class Transformer(_TiedTables):
+class Transformer(nn.Module):
     """The encoder–decoder Transformer: token ids in, logits over target tokens out.
 
     Ids or vectors that don't fit its `config` raise a `TypeError`, `ValueError` or
@@ -175,6 +168,11 @@ class Transformer(_TiedTables):
 
     Source: Vaswani et al. (2017), figure 1.
     """
+
+    src_embedding: TokenEmbedding
+    tgt_embedding: TokenEmbedding
+    output: nn.Linear
+    positions: PositionalEncoding
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -232,6 +230,12 @@ class Transformer(_TiedTables):
         with attention_tap(self) as maps:
             self(src, tgt)
         return _by_layer(maps, self.config.depths)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, how: Any, *rest: Any
+    ) -> None:
+        _keep_tied(self, state_dict, prefix, bool(how.get("assign_to_params_buffers")))
+        super()._load_from_state_dict(state_dict, prefix, how, *rest)
 
 
 # %% book/05-model.ipynb · Attention maps · [attention-tap]

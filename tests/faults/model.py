@@ -20,7 +20,7 @@ FAULTS = [
     Fault(
         "tie-lost-when-assigned",
         "weights that are assigned make three parameters of a tied table",
-        "_TiedTables._load_from_state_dict",
+        "_keep_tied",
         "nn.Parameter(state_dict[first], False)",
         "state_dict[first]",
     ),
