@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "book").glob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
 MIN_EXERCISES = 3
-STILL_WIDE = "07 08 09 10 11".split()
 
 KNOWN_TAGS = {
     "hide-cell", "hide-input", "hide-output", "remove-cell", "remove-input", "remove-output",
@@ -113,7 +112,7 @@ def test_visible_lines_of_code_are_at_most_88_characters(path, notebook):
     folded = {"hide-input", "hide-cell", "remove-input", "remove-cell", "predict"}
     shown = [cell for cell in code_cells(notebook) if not folded & tags(cell)]
     wide = [(cell.id, line) for cell in shown for line in cell.source.split("\n") if len(line) > 88]
-    assert not wide or path.stem[:2] in STILL_WIDE, wide
+    assert wide == []
 
 
 def test_ids_are_unique_and_readable(notebook):
