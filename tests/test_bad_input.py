@@ -148,7 +148,7 @@ TABLES = {
         (train, "evaluate", [(lambda model: 3.0, TypeError, "Mapping, not float (3.0)")]),
         (train, "config", [(None, TypeError, "TrainingConfig, not NoneType")]),
         (train, "model", NO_MODEL),
-        (train, "model", [(nn.ReLU(), ValueError, "a parameter that can be trained, but has none")]),
+        (train, "model", [(nn.ReLU(), ValueError, "a parameter that can be trained")]),
         (train, "schedule", [(lambda step: NAN, ValueError, "schedule(1) must be finite and at least 0")]),
         (train, "schedule", [(lambda step: None, TypeError, "schedule(1) must be a number, not NoneType")]),
     ],

@@ -41,10 +41,10 @@ CELLS = {
 FOLDER = "place = tempfile.TemporaryDirectory()"  # of Chapter 11, whose own cell starts programs
 SHORT = {  # whatever the numbers of a chapter are
     "07": {
-        r"n_batches=300": "n_batches=2",
+        r"updates=\d+": "updates=2",
         r"\bsteps=\d+": "steps=2",
         r"n_batches=10\)": "n_batches=1)",
-        r"seeds=3": "seeds=1",
+        r"range\(3\)": "range(1)",
     },
     "09": {
         r"\bsteps=600": "steps=2",

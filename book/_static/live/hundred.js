@@ -19,7 +19,7 @@
     const [source, made, wanted] = ["pt", "en", "en"].map((lang) => html("p", { lang }));
     const said = html("output", { class: "live-said" });
 
-    const at = (score) => (150 + 3.1 * score).toFixed(1);
+    const at = (score) => (150 + 3 * score).toFixed(1);
 
     function show() {
       const chosen = sentences[place.value];
@@ -29,7 +29,7 @@
       write(chosen.translation.split(" "), moving() ? 1 : Infinity);
       const rows = kinds.flatMap((kind, k) => {
         const y = 15 + 26 * k;
-        return [svg("text", { x: 138, y: y + 5, "text-anchor": "end" }, kind), svg("line", { class: "live-faint", x1: 150, y1: y, x2: 460, y2: y })];
+        return [svg("text", { x: 138, y: y + 5, "text-anchor": "end" }, kind), svg("line", { class: "live-faint", x1: 150, y1: y, x2: 450, y2: y })];
       });
       const points = sentences.map((each, i) => svg("circle", { class: each === chosen ? "live-main" : "live-other", cx: at(each.score), cy: 15 + 26 * kinds.indexOf(each.kind), r: each === chosen ? 8 : 5, click: () => choose(i) }));
       points.push(points[place.value]); // above the others
