@@ -65,12 +65,9 @@ def result(report: CheckReport, name: str) -> CheckResult:
 
 
 CONFIGURATIONS = [
-    {},
-    {"norm_first": True},
-    {"tie_embeddings": False, "tgt_vocab_size": 19},
+    {"norm_first": True, "tie_embeddings": False, "tgt_vocab_size": 19},
     {"dropout": 0.0, "n_layers": 2},
-    {"dropout": 0.0, "attention_dropout": 0.1},
-    {"pad_id": 5, "bos_id": 0},
+    {"dropout": 0.0, "attention_dropout": 0.1, "pad_id": 5, "bos_id": 0},
     {"bias": False, "final_norm": True, "activation": "gelu"},
 ]
 
@@ -78,7 +75,7 @@ CONFIGURATIONS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "changes"),
-    [(lambda model: model, each) for each in CONFIGURATIONS] + [(accelerate, CONFIGURATIONS[2])],
+    [(lambda model: model, each) for each in CONFIGURATIONS] + [(accelerate, CONFIGURATIONS[0])],
     ids=[*map(str, CONFIGURATIONS), "accelerated"],
 )
 def test_right_models_pass_everything(made, changes):
@@ -799,9 +796,8 @@ def language_model(positions: str, n_layers: int = 2) -> nn.Module:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
-@pytest.mark.parametrize("n_layers", [2, 3])
-def test_a_decoder_alone_passes_whatever_its_positions(positions, n_layers):
-    model = language_model(positions, n_layers)
+def test_a_decoder_alone_passes_whatever_its_positions(positions):
+    model = language_model(positions)
     report = check_model(model, dropout=False)
     assert report.passed, report
     skipped = {found.name for found in report.results if found.verdict == "skipped"}
@@ -810,8 +806,9 @@ def test_a_decoder_alone_passes_whatever_its_positions(positions, n_layers):
     }  # fmt: skip
     assert "decoder-only" in result(report, "source reach").measured
     said = "none" if positions == "none" else "relative"
-    assert check_model(model, positions=said).passed
-    verdict = result(check_model(model, positions=said), "target positions").verdict
+    report = check_model(model, positions=said)
+    assert report.passed
+    verdict = result(report, "target positions").verdict
     assert verdict == ("skipped" if said == "none" else "pass")
     assert check_model(model, positions="absolute").failures == ("target positions",)
 
