@@ -58,10 +58,9 @@ class TransformerConfig(LayerConfig):
 
     def __post_init__(self) -> None:
         check_config(self)
-        if len(set(self.depths)) == 1:  # equal models get equal configurations
-            object.__setattr__(self, "n_layers", self.depths[0])
-        else:  # also from JSON's lists
-            object.__setattr__(self, "n_layers", self.depths)
+        encoder, decoder = self.depths  # equal models get equal settings, from JSON too
+        depths = encoder if encoder == decoder else (encoder, decoder)
+        object.__setattr__(self, "n_layers", depths)
 
     @property
     def depths(self) -> tuple[int, int]:
