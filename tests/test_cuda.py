@@ -369,6 +369,8 @@ def test_graphs_are_recorded_after_earlier_ones_are_gone(monkeypatch):
     alive: Counter[object] = Counter()
 
     class Graph:
+        memory: object
+
         def pool(self):
             return self.memory
 

@@ -216,6 +216,8 @@ class _StepCache:
 class FastDecoderState(DecoderState):
     """The numbers of `DecoderState`, from the decoder's weights, without calling its modules."""
 
+    beam_size: int
+    look_every: int
     memory: Tensor
     layers: list[_LayerStep]
     norm: Callable[[Tensor], Tensor]

@@ -173,6 +173,8 @@ class GraphedDecoderState(FastDecoderState):
     all rows have left. Where a graph cannot be recorded, a warning says why, and steps are made without.
     """
 
+    memory_mask: Tensor | None
+
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
         super().__init__(model, src, beam_size)

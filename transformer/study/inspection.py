@@ -184,7 +184,9 @@ def without_heads(
     Source: Michel et al. (2019), section 2.3.
     """
 
-    def replace(n_heads: int, values: dict[int, Tensor | float]) -> Callable:
+    def replace(
+        n_heads: int, values: dict[int, Tensor | float]
+    ) -> Callable[..., Tensor]:
         def hook(module: nn.Module, args: tuple[Tensor]) -> Tensor:
             context = args[0].unflatten(-1, (n_heads, -1)).clone()  # [B, T, H, d_k]
             for number, value in values.items():

@@ -128,6 +128,7 @@ class Adapted(nn.Module):
     model: nn.Module
     call: Callable[[Any, Tensor, Tensor], Any]
     pad_id: int | None
+    reads_source: bool
     vocab_size: int | None
     config: Any
 
