@@ -27,13 +27,13 @@ GOALS = {
     "tests": 24_000,
     "tools of the book": 6_500,
     "benchmarks and experiments": 5_000,
-    "modules": 50,
+    "modules": 51,
     "private functions used once": 100,
     "per cent of the code not tangled": 60,
 }
 # What is still above its goal, and may not grow again. What has reached its goal leaves this list.
 STILL = {
-    "modules": 55,
+    "modules": 51,
 }
 WORDS = {
     "01-gradients": 1_900,
