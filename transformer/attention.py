@@ -186,10 +186,8 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Let queries `[B, T, d_model]` attend to `[B, S, kdim]` and `[B, S, vdim]`.
 
-        The mask broadcasts to `[B, H, T, S]`, the shape of the weights on request.
-        With `append` or `hold` of a `KeyValueCache`, S counts what is kept as well.
+        The mask broadcasts to the weights' `[B, H, T, S]`; S counts what a cache keeps.
         """
-
         def project() -> KeysAndValues:
             return self._split(self.w_k(key)), self._split(self.w_v(value))
 

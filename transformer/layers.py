@@ -210,8 +210,7 @@ class DecoderLayer(nn.Module):
         Args:
             x: the target positions; with a cache of earlier ones, only the new.
             memory: what the encoder returned, `[B, S, d_model]`.
-            self_mask: `torch.bool`, broadcastable to `[B, H, T, positions so far]`. The
-                layer itself adds no causal mask.
+            self_mask: `torch.bool`, to `[B, H, T, positions so far]`; not made causal.
             memory_mask: `torch.bool`, broadcastable to `[B, H, T, S]`.
         """
         append, hold = (cache.append, cache.hold) if cache else (None, None)

@@ -33,8 +33,7 @@ class TransformerConfig(LayerConfig):
     The fields of `LayerConfig` are among its arguments.
 
     Args:
-        src_vocab_size: number of source tokens.
-        tgt_vocab_size: number of target tokens V.
+        src_vocab_size, tgt_vocab_size: number of source tokens; of target tokens V.
         n_layers: of either stack; or a pair, of the encoder and of the decoder.
         final_norm: whether each stack ends in a norm; `None`: as `norm_first`.
         tie_embeddings: whether source, target and output table are one parameter.
