@@ -160,9 +160,8 @@ class MultiHeadAttention(nn.Module):
     """Attention in `n_heads` subspaces at once; Vaswani et al. (2017), section 3.2.2.
 
     Args:
-        d_model, n_heads: width of queries and result; number of heads, its divisor.
-        dropout, bias: rate at which weights are dropped; whether layers have a bias.
-        kdim, vdim: width of the keys' and the values' input; `None` for d_model.
+        d_model, n_heads, dropout: width; number of heads, its divisor; weights' dropout.
+        kdim, vdim, bias: widths of keys and values, `None` for d_model; biases or not.
     """
 
     def __init__(
