@@ -160,8 +160,8 @@ class MultiHeadAttention(nn.Module):
     """Attention in `n_heads` subspaces at once; Vaswani et al. (2017), section 3.2.2.
 
     Args:
-        d_model, n_heads, dropout: width; number of heads, its divisor; weights' dropout.
-        kdim, vdim, bias: widths of keys and values, `None` for d_model; biases or not.
+        d_model, n_heads, dropout: width; number of heads; rate of dropping weights.
+        kdim, vdim, bias: widths of keys and values (`None`: d_model); biases or none.
     """
 
     def __init__(
