@@ -19,8 +19,7 @@ from torch import Tensor
 
 from experiments.recognizer import accepts
 from transformer import TokenBatches, Vocabulary, fit, load_corpus
-from transformer.exchange.foreign import our_name
-from transformer.exchange.hugging_face import LLAMA_PARTS
+from transformer.exchange.hugging_face import LLAMA_PARTS, our_name
 from transformer.files import read_record, write_record
 from transformer.language.batches import pad
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, SPACE, SPECIALS

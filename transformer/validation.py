@@ -1,9 +1,7 @@
 """Checks of arguments: errors that name argument, value and bound."""
 
 import importlib
-import math
 from collections.abc import Callable, Collection, Mapping
-from types import ModuleType
 from typing import Any
 import torch
 from torch import Tensor
@@ -18,10 +16,7 @@ __all__ = [
 
 def check_config(config: Any) -> None:
     """Refuse a `TransformerConfig` that no model can be built from (`TypeError`, `ValueError`)."""
-
-    def named(names: str) -> dict[str, Any]:
-        return {name: getattr(config, name) for name in names.split()}
-
+    named = lambda names: {name: getattr(config, name) for name in names.split()}
     src, tgt, given = config.src_vocab_size, config.tgt_vocab_size, config.n_layers
     check_size(**named("src_vocab_size tgt_vocab_size d_model n_heads d_ff max_length"))
     if isinstance(given, tuple | list) and len(given) != 2:
@@ -49,9 +44,8 @@ def check_type(kind: Any, **values: Any) -> None:
     for name, value in values.items():
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             wanted = "number" if kinds == (int, float) else " or ".join(kind.__name__ for kind in kinds)
-            article = "an" if wanted[0].lower() in "aeiou" else "a"
             given = f"{type(value).__name__} ({' '.join(repr(value).split()):.60})"  # on one line
-            raise TypeError(f"{name} must be {article} {wanted}, not {given}")
+            raise TypeError(f"{name} must be {'an' if wanted[0] in 'AEIaeio' else 'a'} {wanted}, not {given}")
 
 
 def check_choice(choices: Collection[Any], **values: Any) -> None:
@@ -85,7 +79,7 @@ def check_rate(**rates: float) -> None:
 
 def check_number(**numbers: float) -> None:
     """Refuse what is not a number (`TypeError`), or negative, infinite or NaN (`ValueError`)."""
-    _check_bound((int, float), "be finite and at least 0", lambda number: 0 <= number < math.inf, numbers)
+    _check_bound((int, float), "be finite and at least 0", lambda number: 0 <= number < torch.inf, numbers)
 
 
 def check_searched(model: Any) -> None:
@@ -126,8 +120,7 @@ def check_positions(name: str, length: int, max_length: int) -> None:
 
 
 def check_targets(tgt: Tensor, model: Any) -> None:
-    """Refuse what a loss cannot take for target ids `[B, T + 1]` of a model, and, on the CPU, a row that
-    begins with another token than the start token, unless it is padding alone (`ValueError`)."""
+    """Refuse what is no batch of targets `[B, T + 1]`; on the CPU, also rows without a start token."""
     if not torch.compiler.is_compiling():
         check_searched(model)
     config = model.config
@@ -148,7 +141,7 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         raise ValueError(f"memory must {wanted}, not {list(memory.shape)}")
 
 
-def optional_import(name: str) -> ModuleType:
+def optional_import(name: str) -> Any:
     """Import a library that only a part of the package needs, or say how to get it (`ImportError`)."""
     try:
         return importlib.import_module(name)

@@ -29,7 +29,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from experiments import small_portuguese as phrases
 from transformer import Transformer, Translator, greedy_search, load_toy_model
-from transformer.exchange.hugging_face import Speaker
+from transformer.exchange.translators import Speaker
 from transformer.language.corpora import load_corpus, tokenize
 from transformer.language.translator import by_words
 from transformer.language.vocabulary import BOS_ID, EOS_ID

@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers import assert_close
 
-from transformer.exchange.hugging_face import Speaker
+from transformer.exchange.translators import Speaker
 from transformer.files import CheckpointError
 from transformer.language.vocabulary import BOS_ID, EOS_ID
 from transformer.modern.language_model import generate

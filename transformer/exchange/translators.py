@@ -1,7 +1,7 @@
-"""Translators and other programs: ours written for CTranslate2, theirs read, and any by its name."""
+"""Translators of other programs: ours written for CTranslate2, theirs read, and any by its name; speakers."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from itertools import compress
@@ -11,21 +11,23 @@ import torch
 from torch import Tensor, nn
 from transformer.decoding import DecoderState, decoder_state, length_norm
 from transformer.embedding import sinusoidal_encoding
-from transformer.exchange.foreign import ForeignFolder, check_tokenizer, exported, whole_folder
-from transformer.exchange.hugging_face import from_m2m100, from_marian
+from transformer.exchange.hugging_face import (
+    ForeignFolder, check_tokenizer, exported, from_llama, from_m2m100, from_marian, whole_folder,
+)  # fmt: skip
 from transformer.files import read_record, refusing_damage, regular_file
 from transformer.language.folder import pretrained_folder
 from transformer.language.translator import AnyTranslator, Search, Source, Translator, translate_ids
 from transformer.language.vocabulary import UNK_ID
 from transformer.layers import DecoderLayer, LayerNorm
 from transformer.model import Decoder, Encoder, Transformer, TransformerConfig
+from transformer.modern.language_model import LanguageModel, generate, most_probable
 from transformer.speed.fast import accelerated
 from transformer.training import best_device, check_device
 from transformer.validation import check_choice, check_index, check_type, optional_import
 
 __all__ = [
     "to_ctranslate2", "CTranslate2Engine", "Constrained", "MarianTranslator", "M2M100Translator",
-    "load_translator",
+    "load_translator", "Speaker",
 ]  # fmt: skip
 
 
@@ -377,3 +379,72 @@ def load_translator(
     if engine is not None:
         translator.engine = CTranslate2Engine(translator, compute_type)
     return translator
+
+
+class Speaker:
+    """A language model with its tokenizer: text in, text out.
+
+    Args:
+        folder: of a model that `from_llama` reads, with its `tokenizer.json`.
+
+    Raises:
+        OSError, CheckpointError: as in `from_llama`; or the tokenizer is missing, is damaged, or does
+            not fit the model.
+        ImportError: safetensors or tokenizers is not installed.
+    """
+
+    model: LanguageModel
+
+    def __init__(self, folder: str | Path) -> None:
+        opened = ForeignFolder(folder)
+        self._file = opened.path / "tokenizer.json"
+        self.model = from_llama(folder)
+        check_tokenizer(self._file)
+        with refusing_damage(self._file):
+            self._tokenizer = optional_import("tokenizers").Tokenizer.from_file(str(self._file))
+            numbers = {f"number of {piece!r:.40}": n for piece, n in self._tokenizer.get_vocab().items()}
+            ends = opened.search.get("eos_token_id")
+            self._ends: list[int] = ends if isinstance(ends, list) else [] if ends is None else [ends]
+            numbers |= {f"eos_token_id, number {n}": end for n, end in enumerate(self._ends)}
+            check_index(self.model.config.vocab_size, **numbers)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, with the start token where the tokenizer has one."""
+        check_type(str, text=text)
+        text.encode()  # a UnicodeEncodeError is a ValueError
+        with refusing_damage(self._file):
+            ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some `ids`, without tokens that are no text."""
+        with refusing_damage(self._file):
+            return str(self._tokenizer.decode(list(ids)))
+
+    def speak(
+        self, prompt: str = "", n_tokens: int = 40, choose: Callable[[Tensor], Tensor] = most_probable
+    ) -> str:
+        """Continue a text.
+
+        Args:
+            prompt: its beginning.
+            n_tokens: how many tokens to add, at most.
+            choose: as in `generate`.
+
+        Returns:
+            the text, with its beginning.
+
+        Raises:
+            TypeError, ValueError: an argument is of the wrong type or out of range.
+        """
+        begun = torch.tensor([self.encode(prompt)], device=self.model.output.weight.device)
+        ends = torch.tensor(self._ends, device=begun.device)
+
+        def chosen(logits: Tensor) -> Tensor:
+            tokens = choose(logits)
+            return tokens.where(~torch.isin(tokens, ends), ends[0]) if self._ends else tokens
+
+        added = generate(self.model, begun, n_tokens, chosen, self._ends[0] if self._ends else None)
+        return self.decode([*begun[0].tolist(), *added[0].tolist()])

@@ -19,7 +19,6 @@ from helpers import contents, llama_folder, refuses, scrambled
 from torch import nn
 
 from transformer import Transformer, TransformerConfig, accelerate
-from transformer.exchange.foreign import whole_folder
 from transformer.exchange.hugging_face import (
     _PARTS,
     M2M100Transformer,
@@ -29,6 +28,7 @@ from transformer.exchange.hugging_face import (
     from_m2m100,
     from_marian,
     to_marian,
+    whole_folder,
 )
 from transformer.exchange.translators import to_ctranslate2
 from transformer.files import CheckpointError
