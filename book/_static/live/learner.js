@@ -73,7 +73,7 @@
     positions: ["positions", "attention sees a bag of digits: which ones, but not in which order", "this task can do without an order", "02-embedding", "Chapter 2"],
     mask: ["the mask", "in training it read each answer off its own input, and when it writes there is none to read", "it learned more than to copy its own input", "03-attention", "Chapter 3"],
     scale: ["the scale", "large scores make a softmax that gives everything to one key, and no gradient to the others", "a head of so few numbers keeps its scores small by itself", "03-attention", "Chapter 3"],
-    residuals: ["residuals", "every gradient has to go through every sublayer, and little of it arrives", "two or three sublayers still let a gradient through", "04-layers", "Chapter 4"],
+    residuals: ["residuals", "attention mixes the positions, and no sum keeps each one's own token", "two or three sublayers do not mix all positions into one", "04-layers", "Chapter 4"],
     cross: ["cross-attention", "the decoder never sees what it is asked, so it writes what is likely and not what is right", "this needs no input", "05-model", "Chapter 5"],
     head: ["a head", "with the first head of each attention gone, the others do not do its work", "the other heads do the work of the first", "14-looking-inside", "Chapter 14"],
   };
