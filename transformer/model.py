@@ -143,7 +143,7 @@ def initialize(module: nn.Module) -> None:
 
 
 # %% book/05-model.ipynb · The Transformer · [tied-tables]
-def _keep_tied(model: "Transformer", state_dict: dict[str, Any], prefix: str, assign: bool) -> None:
+def _keep_tied(model: "Transformer", state_dict: dict[str, Any], prefix: str, how: Any, *_: Any) -> None:
     # Tied tables are one parameter: they take equal ones, and stay one even with `assign=True`.
     shared = getattr(model.src_embedding, "weight", None)
     tables = "src_embedding", "tgt_embedding", "output"
@@ -153,7 +153,7 @@ def _keep_tied(model: "Transformer", state_dict: dict[str, Any], prefix: str, as
     for name in others:
         if not (state_dict[first].is_meta or state_dict[first].equal(state_dict[name])):
             raise ValueError(f"{first} and {name} must be equal, being tied, but differ")
-    if first and assign:
+    if first and how.get("assign_to_params_buffers"):
         state_dict |= dict.fromkeys(names, nn.Parameter(state_dict[first], False))
 
 
@@ -161,8 +161,7 @@ def _keep_tied(model: "Transformer", state_dict: dict[str, Any], prefix: str, as
 class Transformer(nn.Module):
     """The encoder–decoder Transformer: token ids in, logits over target tokens out.
 
-    Ids or vectors that don't fit its `config` raise a `TypeError`, `ValueError` or
-    `IndexError`.
+    Ids or vectors that don't fit its `config` raise TypeError, ValueError, IndexError.
 
     Source: Vaswani et al. (2017), figure 1.
     """
@@ -229,11 +228,9 @@ class Transformer(nn.Module):
             self(src, tgt)
         return _by_layer(maps, self.config.depths)
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, how: Any, *rest: Any
-    ) -> None:
-        _keep_tied(self, state_dict, prefix, bool(how.get("assign_to_params_buffers")))
-        super()._load_from_state_dict(state_dict, prefix, how, *rest)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], *rest: Any) -> None:
+        _keep_tied(self, state_dict, *rest)
+        super()._load_from_state_dict(state_dict, *rest)
 
 
 # %% book/05-model.ipynb · Attention maps · [attention-tap]
