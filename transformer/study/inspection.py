@@ -338,20 +338,21 @@ def gradient_times_input(
 def linear_probe(
     x: Tensor, labels: Tensor, ridge: float = 10.0
 ) -> tuple[Tensor, Tensor]:
-    """Fit a linear function that tells two classes apart, by ridge regression.
+    """Fit linear functions that each tell two classes apart, by ridge regression.
 
     Args:
         x: vectors `[N, d]`.
-        labels: `torch.bool` `[N]`.
+        labels: `torch.bool` `[N]`, or `[N, K]` for K functions at once.
         ridge: the penalty λ on the squared weights.
 
     Returns:
-        weights `[d]` and an offset: `x @ weights + offset > 0` where it seems true.
+        weights `[d]` or `[d, K]`, and an offset or K of them: `x @ weights + offset > 0`
+        where it seems true.
 
     Source: Hoerl and Kennard (1970), equation 2.1.
     """
     y = 2.0 * labels.to(x.dtype) - 1
-    mean, middle = x.mean(dim=0), y.mean()
+    mean, middle = x.mean(dim=0), y.mean(dim=0)
     centered = x - mean
     penalty = ridge * torch.eye(x.size(1), dtype=x.dtype, device=x.device)
     products = centered.T @ centered + penalty
