@@ -4,12 +4,13 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "changes", "influence", "B", "S", "T", "LONGEST", "sentences", "Finding", "Skipped", "listed", "Probe",
-    "without_dropout", "redrawn", "Check", "CHECKS", "NEEDED", "check", "result_is_logits", "calls_repeat",
-    "result_is_no_softmax", "is_random", "dropout_is_as_said", "OVER_WORDS", "NO_MASK", "future_is_hidden",
-    "padding_is_ignored", "batch_is_no_context", "source_is_read", "past_is_read", "swapped", "NO_POSITIONS",
-    "source_order_counts", "target_order_counts", "gradients_of", "not_finite", "without_gradient",
-    "empty_source_is_finite", "one_token_is_enough", "parameters_are_trained", "search_takes_the_best",
+    "changes", "influence", "B", "S", "T", "LONGEST", "seed_generators", "sentences", "Finding", "Skipped",
+    "listed", "Probe", "without_dropout", "redrawn", "Check", "CHECKS", "NEEDED", "check", "result_is_logits",
+    "calls_repeat", "result_is_no_softmax", "is_random", "dropout_is_as_said", "OVER_WORDS", "NO_MASK",
+    "future_is_hidden", "padding_is_ignored", "batch_is_no_context", "source_is_read", "past_is_read",
+    "swapped", "NO_POSITIONS", "source_order_counts", "target_order_counts", "gradients_of", "not_finite",
+    "without_gradient", "empty_source_is_finite", "one_token_is_enough", "parameters_are_trained",
+    "search_takes_the_best",
 ]
 
 
@@ -45,6 +46,14 @@ def influence(call: Callable[[Tensor], Tensor], ids: Tensor, other: Tensor) -> T
 # %% book/16-clinic.ipynb · How each kind of check works · [probe]
 B, S, T = 3, 7, 5  # sentences, and how long source and target are
 LONGEST = S + 2  # the most tokens that a model is given
+
+
+def seed_generators(seed: int) -> None:
+    """`torch.manual_seed`, without the stack traces that it notes for GPUs where there are none."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def sentences(sizes: tuple[int, int], pad_id: int, bos_id: int, seed: int) -> tuple[Tensor, ...]:
@@ -102,7 +111,7 @@ class Probe:
         self, src: Tensor | None = None, tgt: Tensor | None = None, training: bool = False, seed: int = 0
     ) -> Tensor:
         """The logits `[B, T, V]` in either mode, of the probe's own sentences or of others."""
-        torch.manual_seed(seed)
+        seed_generators(seed)
         self.model.train(training)  # a model's own `train` need not return it
         src, tgt = self.src if src is None else src, self.tgt if tgt is None else tgt
         with torch.no_grad():
@@ -138,7 +147,7 @@ def without_dropout(model: nn.Module) -> nn.Module:
 
 def redrawn(model: nn.Module, seed: int = 0) -> nn.Module:
     """Draw matrices and gates of ordinary size, in place, so that every influence can be seen."""
-    torch.manual_seed(seed)
+    seed_generators(seed)
     for parameter in model.parameters():
         if parameter.requires_grad and (parameter.dim() > 1 or parameter.numel() == 1):
             nn.init.normal_(parameter, std=parameter.shape[-1:].numel() ** -0.5)
@@ -329,7 +338,7 @@ def target_order_counts(probe: Probe) -> Finding:
 # %% book/16-clinic.ipynb · Edge cases and gradients · [gradients]
 def gradients_of(model: nn.Module, src: Tensor, tgt: Tensor, labels: Tensor) -> dict[str, Tensor | None]:
     """Of every parameter that is to be trained, added to what an earlier call has left."""
-    torch.manual_seed(0)
+    seed_generators(0)
     model.train()
     F.cross_entropy(model(src.clone(), tgt.clone()).transpose(1, 2), labels).backward()
     trained = ((name, p) for name, p in model.named_parameters() if p.requires_grad)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformer.study.checks import CHECKS, NEEDED, Finding, Probe, Skipped, sentences
+from transformer.study.checks import CHECKS, NEEDED, Finding, Probe, Skipped, seed_generators, sentences
 from transformer.validation import check_choice, check_index, check_rate, check_size, check_type
 
 __all__ = [
@@ -72,7 +72,7 @@ def examine(
     results: list[CheckResult] = []
     for name, check in checks.items():
         failed = [result.name for result in results if result.verdict == "FAIL" and result.name in needed]
-        torch.manual_seed(0)
+        seed_generators(0)
         try:
             if failed:
                 raise Skipped(f"needs {failed[0]!r} to pass")

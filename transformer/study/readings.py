@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformer.study.checks import Skipped
+from transformer.study.checks import Skipped, seed_generators
 from transformer.study.model_checks import adapted, find_logits
 
 __all__ = [
@@ -155,7 +155,7 @@ class _Listener(TorchFunctionMode):
 
 
 def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: Batch) -> Reading:
-    torch.manual_seed(0)
+    seed_generators(0)
     with torch.enable_grad(), _Listener() as listener:
         value = loss_value(loss(model.eval(), batch.given()))
     best = [found for found in listener.found if found[0] == "cross_entropy"] or listener.found

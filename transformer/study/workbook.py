@@ -149,10 +149,10 @@ def outcomes(piece: Piece, candidate: Any, by_name: bool = True) -> dict[str, An
     torch.set_default_dtype(torch.float64)  # a wrong formula cannot hide behind rounding
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # not those of GPUs, which nobody restores
             exec(piece.given, scope := _context(piece) | known)
             for question, expression in piece.probes.items():
-                torch.manual_seed(0)
+                torch.default_generator.manual_seed(0)
                 try:
                     found[question] = eval(expression, scope)
                 except Exception as error:  # one more thing that code can do
