@@ -346,8 +346,8 @@ def linear_probe(
         ridge: the penalty λ on the squared weights.
 
     Returns:
-        weights `[d]` or `[d, K]`, and an offset or K of them: `x @ weights + offset > 0`
-        where it seems true.
+        weights `[d]` or `[d, K]`, and an offset or K of them:
+        `x @ weights + offset > 0` where it seems true.
 
     Source: Hoerl and Kennard (1970), equation 2.1.
     """
