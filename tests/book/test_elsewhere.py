@@ -62,7 +62,6 @@ SHORT = {  # whatever the numbers of a chapter are
         r"\bn \+ \d+": "n + 2",
         r"range\(\d\)": "range(1)",
         r"n_batches=8": "n_batches=1",
-        r"\bhigh\)": "copy_rate)",
     },
     "13": {
         r"load_corpus\('phrases', split\)": "load_corpus('phrases', split)[:100]",
