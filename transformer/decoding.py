@@ -4,8 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "DecoderState", "decoder_state", "greedy_search", "check_search", "BeamResult", "keep_best",
-    "best_continuations", "merge_hypotheses", "length_norm", "extend_beam", "check_beam", "beam_search",
+    "DecoderState", "decoder_state", "greedy_search", "check_search", "length_norm", "BeamResult",
+    "keep_best", "best_continuations", "merge_hypotheses", "extend_beam", "check_beam", "beam_search",
 ]
 
 
@@ -130,6 +130,17 @@ def _check_numbers(broken: Tensor) -> None:
         raise ValueError("model must give numbers for logits, but gives NaN")
 
 
+# %% book/08-decoding.ipynb · The length penalty · [length-norm]
+def length_norm(length: int, alpha: float) -> float:
+    """The length penalty ((5 + length) / 6)^alpha, which divides log-probabilities.
+
+    The length counts the end token; the larger alpha, the longer the translations.
+
+    Source: Wu et al. (2016), equation 14.
+    """
+    return ((5 + length) / 6) ** alpha
+
+
 # %% book/08-decoding.ipynb · With tensors · [beam-parts]
 class BeamResult(NamedTuple):
     """K hypotheses for each of B sentences; those of `beam_search` come best first."""
@@ -173,17 +184,6 @@ def merge_hypotheses(kept: BeamResult, new: BeamResult, pad_id: int) -> BeamResu
     padded = F.pad(kept.tokens, (0, new.tokens.size(2) - kept.tokens.size(2)), value=pad_id)
     scores = torch.cat([kept.scores, new.scores], dim=1)  # [B, K + N]
     return keep_best(scores, torch.cat([padded, new.tokens], dim=1), kept.scores.size(1))
-
-
-# %% book/08-decoding.ipynb · The length penalty · [length-norm]
-def length_norm(length: int, alpha: float) -> float:
-    """The length penalty ((5 + length) / 6)^alpha, which divides log-probabilities.
-
-    The length counts the end token; the larger alpha, the longer the translations.
-
-    Source: Wu et al. (2016), equation 14.
-    """
-    return ((5 + length) / 6) ** alpha
 
 
 # %% book/08-decoding.ipynb · The search · [extend-beam]

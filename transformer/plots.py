@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["plot_attention", "plot_curves"]
 
 
-# %% book/03-attention.ipynb · Pictures of attention · [plots]
+# %% book/03-attention.ipynb · Multi-head attention · [plots]
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +35,7 @@ def plot_attention(
     return ax
 
 
-# %% book/03-attention.ipynb · Pictures of attention · [plot-curves]
+# %% book/03-attention.ipynb · Multi-head attention · [plot-curves]
 def _current_axes() -> Any:
     try:
         import matplotlib.pyplot as plt  # the package needs it for pictures only
