@@ -27,10 +27,10 @@ def refusing_damage(path: Path | str) -> Iterator[None]:
     except (CheckpointError, OSError, ImportError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # some twenty types, by the library that meets the damage, or its panic
-        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        message = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         if not isinstance(error, ValueError | TypeError | KeyError):
-            said = f"{type(error).__name__}: {said}"
-        raise CheckpointError(f"{path} cannot be used: {' '.join(said.split()):.300}") from error
+            message = f"{type(error).__name__}: {message}"
+        raise CheckpointError(f"{path} cannot be used: {' '.join(message.split()):.300}") from error
 
 
 @contextmanager

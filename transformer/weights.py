@@ -63,11 +63,11 @@ def differences(module: nn.Module, plan: nn.Module) -> Iterator[tuple[str, str, 
             given, wanted = facts.get(what), usual.get(what)
             is_read = what in usual or hasattr(type(own), what)
             if is_read and (type(given) is not type(wanted) or given != wanted):
-                said = f"another {what}"
+                difference = f"another {what}"
                 if what in _TENSORS:
                     names = {name for name, _ in facts[what].items() ^ usual[what].items()}
-                    said = f"other {what[1:]}: {', '.join(sorted(names))}"
-                yield name, what, f"{where} has {said}"
+                    difference = f"other {what[1:]}: {', '.join(sorted(names))}"
+                yield name, what, f"{where} has {difference}"
     if not parameter_owners(module).items() >= parameter_owners(plan).items():
         yield "", "sharing", "its parameters are not shared as configured"
 
@@ -88,8 +88,8 @@ def configured(model: Any, taker: str, kind: type[Transformer] = Transformer) ->
         plan = kind(model.config)
         if model.output.bias is not None:
             plan.output.bias = nn.Parameter(plan.output.weight.new_empty(plan.config.tgt_vocab_size))
-    for _, _, said in differences(model, plan):
-        raise TypeError(f"{taker} takes only what a configuration makes, but {said}")
+    for _, _, message in differences(model, plan):
+        raise TypeError(f"{taker} takes only what a configuration makes, but {message}")
     return plan
 
 

@@ -418,7 +418,7 @@ def test_patience_ends_a_run_and_outlives_an_interruption(tmp_path):
         calls += 1
         assert calls < 8
     assert seen == list(scores) and trainer.step == 8
-    assert (trainer.scores.best_step, trainer.scores.stale) == (5, 3)
+    assert (trainer.scores.best_step, trainer.scores.evaluations_since_best) == (5, 3)
     assert trainer.folder.checkpoints()[-1].name == "checkpoint-00000008.pt"
     assert run().step == 8 and seen == list(scores)  # over is over
 

@@ -18,7 +18,7 @@ from transformer.language.scores import corpus_scores
 from transformer.language.translator import Search, Translator, evaluate_translator, tune_search
 from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.stream import DrawnAhead
+from transformer.runs.stream import PrefetchedEpochs
 from transformer.runs.trainer import Trainer
 from transformer.toy import exact_match, reversal_batches, toy_config
 from transformer.training import evaluate_loss
@@ -153,8 +153,8 @@ class Translations:
             train, dev = (load_corpus(self.corpus, split) for split in ("train", "dev"))
             return ParallelData(self, train, dev, partial(load_corpus, self.corpus, "test"))
         for path, noted in zip(self.files, self.sha256.split()):
-            if (found := checksum(path)) != noted:
-                raise CorpusError(f"{path} has changed: its sha256 was {noted}, and is {found}")
+            if (actual := checksum(path)) != noted:
+                raise CorpusError(f"{path} has changed: its sha256 was {noted}, and is {actual}")
         train = read_pairs(self.source, self.target or None, keep_empty=False)
         if not self.dev_source:
             return ParallelData(self, *held_out(train, self.prepared))
@@ -211,7 +211,7 @@ class ParallelData:
             warnings.warn(message, stacklevel=4)  # where the training is asked for
         if data.bpe_dropout:
             cut = BPEDropout(self.train, self.vocabulary, data.bpe_dropout, seed, longest)
-            return DrawnAhead(lambda epoch: TokenBatches(cut(epoch), size, seed))
+            return PrefetchedEpochs(lambda epoch: TokenBatches(cut(epoch), size, seed))
         return TokenBatches(encoded, size, seed=seed)
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
@@ -239,10 +239,10 @@ class ParallelData:
         test, grid = self.test(), tune_search(translator, self.dev)
         on_dev = {Search(entry["beam_size"], entry["length_penalty"]): entry["scores"] for entry in grid}
         searches = {"greedy": Search(1), "beam 4": Search(4), "tuned": next(iter(on_dev))}
-        known = set(self.train)
-        splits = {"test": test, "test, unseen": [pair for pair in test if pair not in known]}
-        found = {"dev": self.dev, **splits}
-        scores: dict[str, dict[str, Any]] = {split: {"pairs": len(pairs)} for split, pairs in found.items()}
+        trained_on = set(self.train)
+        splits = {"test": test, "test, unseen": [pair for pair in test if pair not in trained_on]}
+        judged = {"dev": self.dev, **splits}
+        scores: dict[str, dict[str, Any]] = {split: {"pairs": len(pairs)} for split, pairs in judged.items()}
         for name, search in searches.items():
             scores["dev"][name] = on_dev[search]
             written = dict(zip(test, translator.translate_tokenized([pair.source for pair in test], search)))
@@ -279,8 +279,8 @@ def held_out(
     keys = [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
     firsts = {key: place for place, key in reversed([*enumerate(keys)])}
     if (n := len(firsts)) < 2:
-        found = f"{n} (of {len(pairs):,})"
-        raise ValueError(f"pairs must hold two different pairs, one of them to be held out, not {found}")
+        count = f"{n} (of {len(pairs):,})"
+        raise ValueError(f"pairs must hold two different pairs, one of them to be held out, not {count}")
     size = max(1, min(1000, max(n // 20, min(100, n // 5))))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
     places = sorted(sorted(firsts.values())[number] for number in order[:size])

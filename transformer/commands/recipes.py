@@ -142,9 +142,9 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
     Raises:
         TypeError, ValueError: there is no such setting, or a value is out of its range.
     """
-    known, parts = settings(recipe), asdict(recipe)
-    for name in changes.keys() - known.keys():
-        raise ValueError(f"{name!r} is not a setting of this recipe; there are {', '.join(known)}")
+    names, parts = settings(recipe), asdict(recipe)
+    for name in changes.keys() - names.keys():
+        raise ValueError(f"{name!r} is not a setting of this recipe; there are {', '.join(names)}")
     for part in parts.values():
         part |= {name: value for name, value in changes.items() if name in part}
     return recipe_from(parts)

@@ -59,8 +59,8 @@ class ForeignFolder:
                     raise ValueError("it names files that the folder does not list")
                 return sorted(files)
         if "model.safetensors" not in self.listed:
-            said = "save the model by the save_pretrained of a newer transformers"
-            raise FileNotFoundError(f"{self.path} has no model.safetensors: {said}")
+            advice = "save the model by the save_pretrained of a newer transformers"
+            raise FileNotFoundError(f"{self.path} has no model.safetensors: {advice}")
         return ["model.safetensors"]
 
     def record(self, name: str) -> dict[str, Any]:
@@ -69,8 +69,8 @@ class ForeignFolder:
 
     def tensor(self, name: str) -> Tensor:
         """One of the tensors, in the dtype that it has in its file."""
-        found: Tensor = self._opened[name].get_tensor(name)
-        return found
+        tensor: Tensor = self._opened[name].get_tensor(name)
+        return tensor
 
 
 def our_name(name: str, parts: Mapping[str, str]) -> str:
@@ -88,8 +88,8 @@ def fitted_weights(folder: ForeignFolder, names: Mapping[str, str], plan: nn.Mod
     check_finite(theirs)
     several = {x.dtype: name for name, x in theirs.items()}
     if len(several) > 1:
-        said = " and ".join(f"{name} is {dtype}" for dtype, name in several.items())
-        raise ValueError(f"all weights must be of one dtype, but {said}")
+        dtypes = " and ".join(f"{name} is {dtype}" for dtype, name in several.items())
+        raise ValueError(f"all weights must be of one dtype, but {dtypes}")
     return by_parameter(theirs, places)
 
 
@@ -132,13 +132,13 @@ def check_tokenizer(path: Path) -> None:
 
     The library that runs it hears no interrupt, however long a text becomes.
     """
-    found = read_record(path)
+    contents = read_record(path)
     with refusing_damage(path):
         for parts in (("normalizer", "pre_tokenizer", "post_processor"), ("decoder",)):
-            growth = math.prod(_growth(found.get(part)) for part in parts)
+            growth = math.prod(_growth(contents.get(part)) for part in parts)
             if growth > _MOST_GROWTH:
-                said = f"{growth:,.0f} times longer; at most {_MOST_GROWTH:,} times is allowed"
-                raise ValueError(f"{' and '.join(parts)} can make a text {said}")
+                limit = f"{growth:,.0f} times longer; at most {_MOST_GROWTH:,} times is allowed"
+                raise ValueError(f"{' and '.join(parts)} can make a text {limit}")
 
 
 def _growth(step: Any) -> float:

@@ -52,15 +52,15 @@ def _checked_files(folder: Path) -> list[Path]:
     for name in (*_FILES, _SUMS):
         if not ((folder / name).exists() or _written(folder, name).exists()):
             raise FileNotFoundError(f"{folder} is not a translator, as {name} is missing")
-    noted, found = regular_file(folder / _SUMS).read_bytes().splitlines(keepends=True), []
+    noted, files = regular_file(folder / _SUMS).read_bytes().splitlines(keepends=True), []
     for name in _FILES:
         places = [path for path in (folder / name, _written(folder, name)) if path.exists()]
         agreeing = [path for path in places if _sum(name, path) in noted]
         if not agreeing:
-            said = f"does not match {folder / _SUMS}: it was damaged or changed"
-            raise CheckpointError(f"{folder / name} {said}")
-        found.append(agreeing[0])
-    return found
+            message = f"does not match {folder / _SUMS}: it was damaged or changed"
+            raise CheckpointError(f"{folder / name} {message}")
+        files.append(agreeing[0])
+    return files
 
 
 def _settle(folder: Path) -> None:
@@ -106,8 +106,8 @@ def pretrained_folder(name: Path | str, **download: Any) -> Path:
         kinds = ["*.json", "*.safetensors", "*.spm", _SUMS]
         return Path(hub.snapshot_download(name, allow_patterns=kinds, **download))
     except Exception as error:  # the library and those beneath it raise some fifty types of error
-        said = str(error).strip() or type(error).__name__
-        raise OSError(f"{name} on the Hugging Face hub: {said}") from error
+        message = str(error).strip() or type(error).__name__
+        raise OSError(f"{name} on the Hugging Face hub: {message}") from error
 
 
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed, not stored
@@ -170,9 +170,9 @@ def savable(model: Transformer) -> Transformer:
     plain = plain_transformer(model)
     check_finite(dict(plain.named_parameters()))
     own = original(model)
-    for _, what, said in () if isinstance(own, FastTransformer) else differences(own, plain):
+    for _, what, message in () if isinstance(own, FastTransformer) else differences(own, plain):
         if not what.startswith("_") or what == "_buffers":
-            warnings.warn(f"{said}, which no file holds: loading gives a plain Transformer", stacklevel=3)
+            warnings.warn(f"{message}, which no file holds: loading gives a plain Transformer", stacklevel=3)
             break
     return plain
 
