@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "CheckpointError", "refusing_damage", "atomic_file", "naming_errors", "regular_file", "write_record",
-    "read_record",
+    "CheckpointError", "refusing_damage", "atomic_file", "naming_errors", "regular_file", "file_sha256",
+    "write_record", "read_record",
 ]  # fmt: skip
 
 
@@ -77,6 +77,12 @@ def regular_file(path: Path | str) -> Path:
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file")
     return path
+
+
+def file_sha256(path: Path | str) -> str:
+    """The sha256 of a file, in hexadecimal digits."""
+    with regular_file(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_record(path: Path | str, record: dict[str, Any]) -> None:

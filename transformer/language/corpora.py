@@ -1,7 +1,6 @@
 """Texts: corpora and files of your own, the form that training gives them, and doubts about translations."""
 
 import gzip
-import hashlib
 import http.client
 import os
 import re
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from transformer.files import atomic_file, regular_file
+from transformer.files import atomic_file, file_sha256, regular_file
 from transformer.training import record_path
 from transformer.validation import check_choice, check_type, optional_import
 
@@ -75,8 +74,7 @@ def _fault(path: Path, source: _Archive) -> str:
     """What is wrong with an archive on the disk; the empty string where it is the right one."""
     if path.stat().st_size != source.size:
         return f"has {path.stat().st_size:,} bytes instead of {source.size:,}"
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = file_sha256(path)
     return "" if digest == source.sha256 else f"has sha256 {digest} instead of {source.sha256}"
 
 

@@ -21,7 +21,7 @@ from transformer.speed.graphs import UpdateGraphs
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
 from transformer.weights import is_compiled, original, plain_state, plain_transformer, set_weights
 
-__all__ = ["TrainingConfig", "Trainer", "resume"]
+__all__ = ["TrainingConfig", "Trainer"]
 
 
 @dataclass(frozen=True)
@@ -239,12 +239,12 @@ def _settings(trainer: Trainer, step: int) -> dict[str, str]:
 
 def _begin(trainer: Trainer) -> None:
     # Go on, or write the first checkpoint of a run whose evaluation doesn't fail.
-    if not resume(trainer):
+    if not _resume(trainer):
         trainer.scores.dry_run()
         _save(trainer)
 
 
-def resume(trainer: Trainer) -> bool:
+def _resume(trainer: Trainer) -> bool:
     """Go on from the newest whole checkpoint, chosen by the first process; return whether there is one."""
     if trainer.folder is None:
         return False
