@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformer.study.checks import Finding, Skipped, listed, not_finite, without_dropout, without_gradient
-from transformer.study.model_checks import CheckReport, examine, inverted_mask, config_value
-from transformer.study.readings import Program, differing, shift_of, loss_value, plain_loss
+from transformer.study.model_checks import CheckReport, config_value, examine, inverted_mask
+from transformer.study.readings import Program, differing, loss_value, plain_loss, shift_of
 from transformer.study.readings import parse_batch, without_padding
 from transformer.validation import check_number, check_type
 
