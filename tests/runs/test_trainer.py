@@ -14,12 +14,7 @@ from helpers import run_rate as rate
 from torch import nn
 
 import transformer.runs.loop
-from transformer import (
-    Trainer,
-    TrainingConfig,
-    evaluate_loss,
-    teacher_forced_loss,
-)
+from transformer import Trainer, TrainingConfig, evaluate_loss, teacher_forced_loss
 from transformer.commands.recipes import Loss
 from transformer.files import CheckpointError
 from transformer.runs.folder import draw_curves, read_log
