@@ -275,6 +275,17 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, str | None]]:
         elif isinstance(node, ast.ImportFrom):
             path = "." * node.level + (node.module or "")
             yield from ((node.lineno, path, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Call) and (path := imported_by_string(node)):
+            yield node.lineno, path, None
+
+
+def imported_by_string(call: ast.Call) -> str | None:
+    """The path of a module of the package that a call such as `import_module("transformer.x")` names."""
+    function = getattr(call.func, "attr", getattr(call.func, "id", None))
+    match call.args:
+        case [ast.Constant(value=str(path)), *_] if function in ("import_module", "__import__"):
+            return path if path.partition(".")[0] == PACKAGE else None
+    return None
 
 
 def owner_of(
@@ -489,6 +500,12 @@ def differences(root: Path, modules: Modules | None = None) -> dict[Path, bytes 
     found = files_of(package)
     strangers = [name for name in wanted if name in found and not signed(found[name])]
     faults += [f"{PACKAGE}/{name}: not written by tangle; move it away" for name in strangers]
+    packages = {name: f"{name.removesuffix('.py')}/__init__.py" for name in wanted}  # Python prefers them
+    faults += [
+        f"{PACKAGE}/{other}: hides {PACKAGE}/{name}; move it away"
+        for name, other in packages.items()
+        if (package / other).exists()
+    ]
     if faults:
         raise TangleError(faults)
     changed = {package / name: content for name, content in wanted.items() if found.get(name) != content}

@@ -136,6 +136,7 @@ def test(options) -> None:
     call(
         *(python, "-m", "pytest", "--numprocesses", options.workers, *BY_FILE),
         *("-m", "not pages and not types", "--nbval", "--nbval-current-env"),
+        *("--durations", "30", "--durations-min", "1"),
         *("--nbval-cell-timeout", CELL_TIMEOUT),
         *("--nbval-sanitize-with", "tests/sanitize.cfg", "book", "tests"),
         **QUIET,

@@ -113,7 +113,7 @@ def exercise(cell: NotebookNode, own: list[Piece]) -> Iterator[NotebookNode]:
         hints = [FOLD.format(title=f"Hint {n}", text=hint) for n, hint in enumerate(piece.hints, start=1)]
         task = f"**Yours to write: `{piece.name}`.** {piece.task}".strip()
         yield new_markdown_cell("\n\n".join([task, *hints]), id=f"{cell.id}-{names.index(piece.name)}")
-    kept = [method for piece in own for method in piece.kept]
+    kept = [method for piece in own for method in piece.provided_methods]
     blank = new_code_cell(blanked(code, names, kept), id=cell.id)
     blank.metadata["workbook"] = [piece.key for piece in own]
     yield blank

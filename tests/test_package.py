@@ -306,6 +306,12 @@ def test_workflows_trust_no_name_that_can_be_moved():
         assert all(step["with"]["persist-credentials"] == "false" for step in checkouts)
 
 
+def test_every_path_that_a_workflow_names_exists():
+    names = r"(?<![\w./-])(?:tests|book|benchmarks|experiments|\.ci)/[\w./-]*\w"
+    found = {name for path in WORKFLOWS.glob("*.yml") for name in re.findall(names, path.read_text("utf8"))}
+    assert found and [name for name in found if not (ROOT / name).exists()] == []
+
+
 def pins(*names: str) -> dict[str, str]:
     """The version of each library that the files pin."""
     lines = "\n".join((ROOT / name).read_text(encoding="utf8") for name in names).splitlines()

@@ -14,15 +14,15 @@ from transformer.loss import teacher_forced_loss, r_drop_loss
 from transformer.training import best_device, noam_rate, evaluate_loss, fit
 from transformer.decoding import greedy_search, beam_search
 from transformer.toy import reversal_batch, toy_config, load_toy_model
-from transformer.language.vocabulary import Vocabulary
-from transformer.language.batches import encode_pairs, pad, TokenBatches
-from transformer.language.scores import corpus_scores
-from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
 from transformer.speed.fast import accelerate
 from transformer.runs.trainer import TrainingConfig, Trainer
+from transformer.language.vocabulary import Vocabulary
+from transformer.language.batches import encode_pairs, pad, TokenBatches
 from transformer.language.corpora import Preparation, load_corpus, read_pairs
+from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator
 from transformer.language.folder import save_model, load_model
+from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
 from transformer.exchange.torch import from_torch, to_torch
 from transformer.study.model_checks import check_model
 from transformer.study.training_checks import check_training
@@ -30,11 +30,12 @@ from transformer.study.training_checks import check_training
 __all__ = [
     "TokenEmbedding", "sinusoidal_encoding", "PositionalEncoding", "padding_mask", "causal_mask",
     "scaled_dot_product_attention", "MultiHeadAttention", "plot_attention", "LayerNorm", "FeedForward",
-    "LayerConfig", "EncoderLayer", "DecoderLayer", "TransformerConfig", "Encoder", "Decoder", "Transformer",
-    "attention_tap", "label_smoothed_cross_entropy", "token_accuracy", "perplexity", "teacher_forced_loss",
-    "r_drop_loss", "best_device", "noam_rate", "evaluate_loss", "fit", "greedy_search", "beam_search",
-    "reversal_batch", "toy_config", "load_toy_model", "Vocabulary", "encode_pairs", "pad", "TokenBatches",
-    "corpus_scores", "Recipe", "RECIPES", "recipe_for", "train_translator", "accelerate", "TrainingConfig",
-    "Trainer", "Preparation", "load_corpus", "read_pairs", "Translator", "save_model", "load_model",
-    "from_torch", "to_torch", "check_model", "check_training",
+    "LayerConfig", "EncoderLayer", "DecoderLayer", "TransformerConfig", "Encoder", "Decoder",
+    "Transformer", "attention_tap", "label_smoothed_cross_entropy", "token_accuracy", "perplexity",
+    "teacher_forced_loss", "r_drop_loss", "best_device", "noam_rate", "evaluate_loss", "fit",
+    "greedy_search", "beam_search", "reversal_batch", "toy_config", "load_toy_model", "accelerate",
+    "TrainingConfig", "Trainer", "Vocabulary", "encode_pairs", "pad", "TokenBatches", "Preparation",
+    "load_corpus", "read_pairs", "corpus_scores", "Translator", "save_model", "load_model", "Recipe",
+    "RECIPES", "recipe_for", "train_translator", "from_torch", "to_torch", "check_model",
+    "check_training",
 ]  # fmt: skip

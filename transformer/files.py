@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "CheckpointError", "refusing_damage", "atomic_file", "naming_errors", "regular_file", "write_record",
-    "read_record",
+    "CheckpointError", "refusing_damage", "atomic_file", "naming_errors", "regular_file", "file_sha256",
+    "write_record", "read_record",
 ]  # fmt: skip
 
 
@@ -27,10 +27,10 @@ def refusing_damage(path: Path | str) -> Iterator[None]:
     except (CheckpointError, OSError, ImportError, MemoryError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # some twenty types, by the library that meets the damage, or its panic
-        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        message = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         if not isinstance(error, ValueError | TypeError | KeyError):
-            said = f"{type(error).__name__}: {said}"
-        raise CheckpointError(f"{path} cannot be used: {' '.join(said.split()):.300}") from error
+            message = f"{type(error).__name__}: {message}"
+        raise CheckpointError(f"{path} cannot be used: {' '.join(message.split()):.300}") from error
 
 
 @contextmanager
@@ -77,6 +77,12 @@ def regular_file(path: Path | str) -> Path:
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file")
     return path
+
+
+def file_sha256(path: Path | str) -> str:
+    """The sha256 of a file, in hexadecimal digits."""
+    with regular_file(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_record(path: Path | str, record: dict[str, Any]) -> None:

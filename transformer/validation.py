@@ -28,8 +28,8 @@ def check_config(config: Any) -> None:
     check_type(bool, **named("bias norm_first tie_embeddings"))
     check_type((bool, type(None)), final_norm=config.final_norm)
     if config.d_model % config.n_heads:
-        said = f"{config.n_heads} does not divide {config.d_model}"
-        raise ValueError(f"n_heads must divide d_model, but {said}")
+        message = f"{config.n_heads} does not divide {config.d_model}"
+        raise ValueError(f"n_heads must divide d_model, but {message}")
     if config.tie_embeddings and src != tgt:
         raise ValueError(f"tie_embeddings needs src_vocab_size = tgt_vocab_size, but {src} is not {tgt}")
     check_index(min(src, tgt), pad_id=config.pad_id)

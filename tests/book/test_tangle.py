@@ -213,6 +213,16 @@ HAND_FAULTS = {
         [[cell("1")]],
         "transformer/b.py, line 1: a imports b already, directly or by others",
     ),
+    "a circle by a string": (
+        {"a.py": "from transformer import b\n", "b.py": "import m\nA = m.import_module('transformer.a')"},
+        [[cell("1")]],
+        "transformer/b.py, line 2: a imports b already, directly or by others",
+    ),
+    "a package that hides a chapter's": (
+        {"one/__init__.py": ""},
+        [[to("one", "X = 1")]],
+        "transformer/one/__init__.py: hides transformer/one.py; move it away",
+    ),
     "in the place of a chapter's": (
         {"one.py": "X = 2\n"},
         [[to("one", "X = 1")]],
@@ -327,6 +337,7 @@ CELL_FAULTS = [
     ("@n\ndef f():\n    pass", 1, "n is neither defined nor imported by a cell of one"),
     ("from . import two", 1, "relative import; write 'from transformer.<module> import two'"),
     ("import transformer", 1, "an exported cell names the module: 'from transformer.<module> import …'"),
+    ("X = __import__('transformer.no')", 1, "neither a chapter nor a file of the package has transformer.no"),
     ("from transformer.no import f", 1, "neither a chapter nor a file of the package has f"),
     ("def g():\n    from transformer.one import f\n    return f()\n\n\ndef f(): ...", 2, f"f {OWN}"),
 ]

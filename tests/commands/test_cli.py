@@ -190,10 +190,7 @@ def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
 STRANGERS = {
     "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "config.json holds no recipe: "),
     "not even JSON": ({"config.json": b"mine"}, "config.json cannot be used"),
-    "a translator's": (
-        None,
-        "holds model.safetensors, but no checkpoint of a run to go on from",
-    ),
+    "a translator's": (None, "holds model.safetensors, but no checkpoint of a run to go on from"),
     "a picture": ({"curves.png": b"mine"}, "holds curves.png, but no checkpoint of a run"),
 }
 

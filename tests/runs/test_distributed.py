@@ -31,9 +31,9 @@ from transformer import (
 from transformer.__main__ import main
 from transformer.runs.distributed import (
     StoppedRun,
+    all_gather,
+    broadcast,
     data_parallel,
-    from_all,
-    from_first,
     process_group,
     rank_and_world_size,
     summed_over_all,
@@ -145,7 +145,7 @@ def patience(folder: Path) -> dict:
 
     trainer = make_trainer(folder / "patience", patience=1, steps=90, evaluate=evaluate)
     trainer.fit()
-    return {"step": trainer.step, "asked": asked, "stale": trainer.scores.stale}
+    return {"step": trainer.step, "asked": asked, "stale": trainer.scores.evaluations_since_best}
 
 
 def bad(folder: Path) -> dict:
@@ -366,7 +366,7 @@ def test_accumulated_gradient_is_the_big_batch_s(sizes):
 
 
 def test_alone_a_process_talks_to_itself():
-    assert from_first({"a": 1}) == {"a": 1} and from_all("x") == ["x"]
+    assert broadcast({"a": 1}) == {"a": 1} and all_gather("x") == ["x"]
     x = torch.ones(2)
     assert summed_over_all(x) is x and data_parallel(nn.Linear(1, 1), lambda *given: given) is None
 

@@ -37,7 +37,7 @@ from transformer import (
 from transformer.runs.distributed import StoppedRun
 from transformer.runs.folder import read_log
 from transformer.runs.loop import load_checkpoint
-from transformer.runs.stream import DrawnAhead
+from transformer.runs.stream import PrefetchedEpochs
 
 SETTINGS = dict(steps=4, accumulate=2, log_every=3, evaluate_every=2, keep=1)
 SETTINGS |= dict(precision="float16", average=0.9)
@@ -176,7 +176,7 @@ def by_word(model, batch):
 def work(folder: str) -> None:
     """A run as the command line makes one: a sentence and an exit status where it is stopped."""
     try:
-        make_trainer(folder, by_word, DrawnAhead(with_much_data)).fit()
+        make_trainer(folder, by_word, PrefetchedEpochs(with_much_data)).fit()
     except StoppedRun as stopped:
         print(stopped)
         sys.exit(128 + stopped.signal)
@@ -185,7 +185,7 @@ def work(folder: str) -> None:
 def hang(folder: str) -> None:
     """A run whose update never ends."""
     loss = lambda model, batch: (print("batch", flush=True), time.sleep(600))
-    make_trainer(folder, loss, DrawnAhead(with_much_data)).fit()
+    make_trainer(folder, loss, PrefetchedEpochs(with_much_data)).fit()
 
 
 # -------------------------------------------------------------------------------------------------
@@ -215,8 +215,8 @@ def test_killed_at_any_event_the_run_ends_with_the_same_bits(tmp_path):
 def test_batches_prepared_ahead_are_those_of_their_epoch(tmp_path):
     """In an unbroken run, in one that goes on in the middle of an epoch, and in any order."""
     make_trainer(tmp_path / "whole").fit()
-    make_trainer(tmp_path / "ahead", batches=DrawnAhead(with_much_data)).fit(max_minutes=1e-9)
-    ahead = DrawnAhead(with_much_data)
+    make_trainer(tmp_path / "ahead", batches=PrefetchedEpochs(with_much_data)).fit(max_minutes=1e-9)
+    ahead = PrefetchedEpochs(with_much_data)
     trainer = make_trainer(tmp_path / "ahead", batches=ahead).fit()
     assert digest(tmp_path / "ahead") == digest(tmp_path / "whole")
     assert multiprocessing.active_children() == []
@@ -229,7 +229,7 @@ def test_batches_prepared_ahead_are_those_of_their_epoch(tmp_path):
 
 def test_a_program_that_leaves_them_open_ends():
     """The other process ignores the signal by which Python ends those that are left."""
-    program = "from transformer.runs.stream import DrawnAhead as Ahead\nahead = Ahead(lambda epoch: range)\n"
+    program = "from transformer.runs import stream\nahead = stream.PrefetchedEpochs(lambda epoch: range)\n"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     command = [sys.executable, "-c", program + "print(list(ahead(2)))"]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)

@@ -14,12 +14,7 @@ from helpers import run_rate as rate
 from torch import nn
 
 import transformer.runs.loop
-from transformer import (
-    Trainer,
-    TrainingConfig,
-    evaluate_loss,
-    teacher_forced_loss,
-)
+from transformer import Trainer, TrainingConfig, evaluate_loss, teacher_forced_loss
 from transformer.commands.recipes import Loss
 from transformer.files import CheckpointError
 from transformer.runs.folder import draw_curves, read_log
@@ -418,7 +413,7 @@ def test_patience_ends_a_run_and_outlives_an_interruption(tmp_path):
         calls += 1
         assert calls < 8
     assert seen == list(scores) and trainer.step == 8
-    assert (trainer.scores.best_step, trainer.scores.stale) == (5, 3)
+    assert (trainer.scores.best_step, trainer.scores.evaluations_since_best) == (5, 3)
     assert trainer.folder.checkpoints()[-1].name == "checkpoint-00000008.pt"
     assert run().step == 8 and seen == list(scores)  # over is over
 

@@ -20,14 +20,7 @@ from helpers import make_config, refuses
 from torch import Tensor, nn
 
 import transformer.attention
-from transformer import (
-    LayerNorm,
-    Transformer,
-    accelerate,
-    causal_mask,
-    check_model,
-    greedy_search,
-)
+from transformer import LayerNorm, Transformer, accelerate, causal_mask, check_model, greedy_search
 from transformer.__main__ import main
 from transformer.attention import KeyValueCache
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig, generate
@@ -679,13 +672,7 @@ def test_blind_spots_are_as_the_chapter_says(make):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "training"),
-    [
-        (None, True),
-        (None, False),
-        ("memory detached", True),
-        ("layer in a list", True),
-    ],
+    ("name", "training"), [(None, True), (None, False), ("memory detached", True), ("layer in a list", True)]
 )
 def test_model_and_generators_are_left_as_they_were(name, training):
     model = FAULTS[name][0]() if name in FAULTS else LayerInList() if name else Transformer(config())
@@ -836,11 +823,7 @@ EITHER = "decoder_only(model)"
         (lambda self, ids: None, "ids", EITHER),
         (lambda self, input_ids, use_cache=True: None, "input_ids, use_cache", EITHER),
         (LanguageModel.forward, "ids, mask, cache", EITHER),
-        (
-            lambda self, x, mask, y, z: None,
-            "x, mask, y, …",
-            "Adapted(model, lambda model, src, tgt: …)",
-        ),
+        (lambda self, x, mask, y, z: None, "x, mask, y, …", "Adapted(model, lambda model, src, tgt: …)"),
     ],
 )
 def test_a_model_with_other_arguments_is_told_its_adapter(forward, taken, adapter):
@@ -942,12 +925,7 @@ class AsNanoGPT(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "failures"),
-    [
-        ({"cut": False}, ()),
-        ({"leaks": True}, ("future",)),
-    ],
-    ids=str,
+    ("options", "failures"), [({"cut": False}, ()), ({"leaks": True}, ("future",))], ids=str
 )
 def test_a_model_in_the_manner_of_nanogpt_is_checked_with_its_targets_and_without(options, failures):
     torch.manual_seed(0)

@@ -8,10 +8,7 @@ from helpers import NORM_ORDERS, assert_close, make_model
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer import (
-    load_toy_model,
-    reversal_batch,
-)
+from transformer import load_toy_model, reversal_batch
 from transformer.study.inspection import (
     Head,
     all_heads,

@@ -1,6 +1,5 @@
 """What a recipe learns from: the toy's reversals, or translated sentences of a corpus or of your own."""
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 import torch
 from torch import Tensor
-from transformer.files import regular_file
+from transformer.files import file_sha256
 from transformer.language.batches import BPEDropout, TokenBatches, encode_pairs
 from transformer.language.corpora import (
     AS_IT_IS, CORPORA, CorpusError, Pair, Preparation, as_pairs, load_corpus, read_pairs,
@@ -18,14 +17,14 @@ from transformer.language.scores import corpus_scores
 from transformer.language.translator import Search, Translator, evaluate_translator, tune_search
 from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.stream import DrawnAhead
+from transformer.runs.stream import PrefetchedEpochs
 from transformer.runs.trainer import Trainer
 from transformer.toy import exact_match, reversal_batches, toy_config
 from transformer.training import evaluate_loss
 from transformer.validation import check_rate, check_size, check_type
 from transformer.weights import save_weights
 
-__all__ = ["Batches", "Reversals", "Translations", "ParallelData", "FILES", "checksum", "held_out"]
+__all__ = ["Batches", "Reversals", "Translations", "ParallelData", "FILES", "held_out"]
 
 
 Batches = Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # of an epoch, as `Trainer` wants them
@@ -153,8 +152,8 @@ class Translations:
             train, dev = (load_corpus(self.corpus, split) for split in ("train", "dev"))
             return ParallelData(self, train, dev, partial(load_corpus, self.corpus, "test"))
         for path, noted in zip(self.files, self.sha256.split()):
-            if (found := checksum(path)) != noted:
-                raise CorpusError(f"{path} has changed: its sha256 was {noted}, and is {found}")
+            if (actual := file_sha256(path)) != noted:
+                raise CorpusError(f"{path} has changed: its sha256 was {noted}, and is {actual}")
         train = read_pairs(self.source, self.target or None, keep_empty=False)
         if not self.dev_source:
             return ParallelData(self, *held_out(train, self.prepared))
@@ -211,7 +210,7 @@ class ParallelData:
             warnings.warn(message, stacklevel=4)  # where the training is asked for
         if data.bpe_dropout:
             cut = BPEDropout(self.train, self.vocabulary, data.bpe_dropout, seed, longest)
-            return DrawnAhead(lambda epoch: TokenBatches(cut(epoch), size, seed))
+            return PrefetchedEpochs(lambda epoch: TokenBatches(cut(epoch), size, seed))
         return TokenBatches(encoded, size, seed=seed)
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
@@ -239,10 +238,10 @@ class ParallelData:
         test, grid = self.test(), tune_search(translator, self.dev)
         on_dev = {Search(entry["beam_size"], entry["length_penalty"]): entry["scores"] for entry in grid}
         searches = {"greedy": Search(1), "beam 4": Search(4), "tuned": next(iter(on_dev))}
-        known = set(self.train)
-        splits = {"test": test, "test, unseen": [pair for pair in test if pair not in known]}
-        found = {"dev": self.dev, **splits}
-        scores: dict[str, dict[str, Any]] = {split: {"pairs": len(pairs)} for split, pairs in found.items()}
+        trained_on = set(self.train)
+        splits = {"test": test, "test, unseen": [pair for pair in test if pair not in trained_on]}
+        judged = {"dev": self.dev, **splits}
+        scores: dict[str, dict[str, Any]] = {split: {"pairs": len(pairs)} for split, pairs in judged.items()}
         for name, search in searches.items():
             scores["dev"][name] = on_dev[search]
             written = dict(zip(test, translator.translate_tokenized([pair.source for pair in test], search)))
@@ -260,15 +259,7 @@ class ParallelData:
         return "\n".join(score["line"] for score in best.values())
 
 
-def checksum(path: str) -> str:
-    """The sha256 of a file."""
-    with regular_file(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def held_out(
-    pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS, seed: int = 0
-) -> tuple[list[Pair], list[Pair]]:
+def held_out(pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS) -> tuple[list[Pair], list[Pair]]:
     """Divide a corpus into pairs to train on and pairs to judge by, of which training shows none.
 
     Pairs that the `preparation` makes equal count as one. Both lists are in the order of the corpus. The
@@ -279,10 +270,10 @@ def held_out(
     keys = [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
     firsts = {key: place for place, key in reversed([*enumerate(keys)])}
     if (n := len(firsts)) < 2:
-        found = f"{n} (of {len(pairs):,})"
-        raise ValueError(f"pairs must hold two different pairs, one of them to be held out, not {found}")
+        count = f"{n} (of {len(pairs):,})"
+        raise ValueError(f"pairs must hold two different pairs, one of them to be held out, not {count}")
     size = max(1, min(1000, max(n // 20, min(100, n // 5))))
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).tolist()
     places = sorted(sorted(firsts.values())[number] for number in order[:size])
     chosen = {keys[place] for place in places}
     train = [pair for pair, key in zip(pairs, keys) if key not in chosen]

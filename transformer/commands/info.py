@@ -13,12 +13,12 @@ __all__ = ["HELP", "run", "add_options"]
 def run(options: argparse.Namespace) -> None:
     """Show what a translator is made of, or the settings of a recipe."""
     if options.recipe is not None:
-        shown = settings(RECIPES[options.recipe])
+        fields = settings(RECIPES[options.recipe])
     else:
         model = Translator.load(pretrained_folder(options.model), "cpu").model
-        shown = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
-        shown |= asdict(model.config)
-    for name, value in shown.items():
+        fields = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+        fields |= asdict(model.config)
+    for name, value in fields.items():
         if value != "":  # no file of your own
             print(f"{name}: {value}")
 

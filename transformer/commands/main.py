@@ -140,8 +140,8 @@ def parser(commands: Sequence[ModuleType]) -> argparse.ArgumentParser:
     subparsers = whole.add_subparsers(title="commands", metavar="command")
     for command in commands:
         name, (line, _, more) = command.__name__.rpartition(".")[2], command.HELP.partition("\n\n")
-        said = f"{line[0].upper()}{line[1:]}."
-        sub = subparsers.add_parser(name, help=line, description=said, epilog=more, formatter_class=layout)
+        about = f"{line[0].upper()}{line[1:]}."
+        sub = subparsers.add_parser(name, help=line, description=about, epilog=more, formatter_class=layout)
         sub.set_defaults(run=command.run)
         debug = "show the traceback of an error (default: one line that says what is wrong)"
         sub.add_argument("--debug", action="store_true", help=debug)
@@ -160,13 +160,13 @@ def run(commands: Sequence[ModuleType], arguments: list[str] | None = None) -> i
         arguments: the words of the command line; `None` for those of the process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    known, status = parser(commands), 0
+    program, status = parser(commands), 0
     try:
         if arguments and arguments[0].startswith("--") and arguments[0] not in ("--help", "--version"):
             raise ValueError(f"{arguments[0]} stands before the command, after which options follow")
-        options = known.parse_args(arguments, argparse.Namespace(arguments=arguments))
+        options = program.parse_args(arguments, argparse.Namespace(arguments=arguments))
         if not hasattr(options, "run"):
-            known.print_help(sys.stderr)
+            program.print_help(sys.stderr)
             return 2
         keep_freed_memory()  # the process is this program's own
         if getattr(options, "threads", None):

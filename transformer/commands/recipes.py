@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 import torch
 from torch import Tensor
-from transformer.commands.data import ParallelData, Reversals, Translations, checksum, held_out
-from transformer.files import read_record
+from transformer.commands.data import ParallelData, Reversals, Translations, held_out
+from transformer.files import file_sha256, read_record
 from transformer.language.batches import TokenBatches, encode_pairs
 from transformer.language.corpora import AS_IT_IS, CorpusError, Pair, Preparation, as_pairs
 from transformer.language.translator import Translator
@@ -27,7 +27,7 @@ from transformer.training import best_device, check_device, cooldown, noam_rate,
 from transformer.validation import check_number, check_rate, check_size, check_type, optional_import
 
 __all__ = [
-    "Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "recipe_from", "read_recipe",
+    "Stacks", "Schedule", "Loss", "Recipe", "settings", "changed", "parsed", "read_recipe",
     "RECIPES", "recipe_for", "own_recipe", "train_recipe", "train_translator",
 ]  # fmt: skip
 
@@ -126,7 +126,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     return {name: value for part in asdict(recipe).values() for name, value in part.items()}
 
 
-def recipe_from(values: Any) -> Recipe:
+def _recipe_from(values: Any) -> Recipe:
     """The recipe of which `asdict`, a record or a table in TOML holds the settings, part by part."""
     check_type(dict, recipe=values)
     data = Translations if "corpus" in values.get("data", ()) else Reversals
@@ -142,12 +142,12 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
     Raises:
         TypeError, ValueError: there is no such setting, or a value is out of its range.
     """
-    known, parts = settings(recipe), asdict(recipe)
-    for name in changes.keys() - known.keys():
-        raise ValueError(f"{name!r} is not a setting of this recipe; there are {', '.join(known)}")
+    names, parts = settings(recipe), asdict(recipe)
+    for name in changes.keys() - names.keys():
+        raise ValueError(f"{name!r} is not a setting of this recipe; there are {', '.join(names)}")
     for part in parts.values():
         part |= {name: value for name, value in changes.items() if name in part}
-    return recipe_from(parts)
+    return _recipe_from(parts)
 
 
 def parsed(changes: Iterable[str]) -> dict[str, Any]:
@@ -165,13 +165,13 @@ def read_recipe(path: Path | str) -> Recipe:
     """The recipe in a run's `config.json`, or in a record; `ValueError` if there is none."""
     values = read_record(path)
     try:
-        return recipe_from(values.get("recipe", values))
+        return _recipe_from(values.get("recipe", values))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no recipe: {error}") from None
 
 
 _TABLES = tomllib.loads(record_path("recipes.toml").read_text(encoding="utf8"))
-RECIPES = {name: recipe_from(table) for name, table in _TABLES.items()}
+RECIPES = {name: _recipe_from(table) for name, table in _TABLES.items()}
 
 _OWN_LIMITS = 1_000_000, 10_000_000  # words up to which the first size is taken, and the second
 _OWN_SIZES = (  # the layers, the highest rate, tokens in a batch
@@ -219,7 +219,7 @@ def own_recipe(preparation: Preparation = AS_IT_IS, **files: Path | str) -> Reci
     languages = " ".join(preparation.languages or ())
     named: dict[str, Any] = {name: str(path) for name, path in files.items()}
     data = Translations("own texts", 1, preparation=preparation.name, languages=languages, **named)
-    named["sha256"] = " ".join(map(checksum, data.files))
+    named["sha256"] = " ".join(map(file_sha256, data.files))
     try:
         return changed(recipe_for(data.read().train, preparation), **named)
     except ValueError as error:

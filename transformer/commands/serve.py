@@ -87,9 +87,9 @@ class Batcher:
                     size += n_characters
             together = [sentence for sentences, _ in batch for sentence in sentences]
             try:
-                found = iter(await asyncio.to_thread(self.translate, together))
+                results = iter(await asyncio.to_thread(self.translate, together))
                 for sentences, answer in batch:
-                    translations = list(islice(found, len(sentences)))
+                    translations = list(islice(results, len(sentences)))
                     if not answer.done():
                         answer.set_result(translations)
             except Exception as error:
@@ -119,8 +119,8 @@ async def _read_sentences(request: Any) -> list[str]:
         raise Refusal(413, f"{len(sentences)} sentences; a request may have {MOST_SENTENCES}")
     for number, sentence in enumerate(sentences, start=1):
         if len(sentence) > LONGEST_SENTENCE:
-            found = f"{len(sentence)} characters; {LONGEST_SENTENCE} are allowed"
-            raise Refusal(413, f"sentence {number} has {found}")
+            message = f"{len(sentence)} characters; {LONGEST_SENTENCE} are allowed"
+            raise Refusal(413, f"sentence {number} has {message}")
     return sentences
 
 
@@ -145,14 +145,14 @@ def make_app(translator: AnyTranslator, search: Search = Search()) -> Any:
 
     async def translate(request: Any) -> Any:
         try:
-            found = await batcher.submit(await _read_sentences(request))
+            answers = await batcher.submit(await _read_sentences(request))
         except Refusal as refusal:
             return refuse(refusal.status, str(refusal))
         except requests.ClientDisconnect:
             return refuse(499, "the client has left")
         except asyncio.CancelledError:
             return refuse(503, "the server is stopping")
-        texts, warnings = [each.text for each in found], [list(each.doubts) for each in found]
+        texts, warnings = [each.text for each in answers], [list(each.doubts) for each in answers]
         return responses.JSONResponse({"translations": texts, "warnings": warnings})
 
     async def health(request: Any) -> Any:

@@ -83,16 +83,16 @@ def check_same_run(folder: RunFolder, recipe: Recipe) -> None:
     config, begun = folder.path / "config.json", bool(folder.checkpoints())
     for name in () if begun else _WORK:
         if (folder.path / name).exists():
-            found = f"{folder.path} holds {name}, but no checkpoint of a run to go on from"
-            raise ValueError(f"{found}: name another --directory, or move it away")
+            message = f"{folder.path} holds {name}, but no checkpoint of a run to go on from"
+            raise ValueError(f"{message}: name another --directory, or move it away")
     if begun or config.exists():
         before, asked = settings(read_recipe(config)), settings(recipe)
         for name in before | asked:
             there, here = before.get(name, ""), asked.get(name, "")
             if there != here and name not in FILES and not (name == "steps" and there < here):
-                found = f"{folder.path} holds a run with {name} = {there}, and {name} = {here} is asked for"
+                message = f"{folder.path} holds a run with {name} = {there}, and {name} = {here} is asked for"
                 same = "" if name == "sha256" else f", or go on by --set {name}={there}"
-                raise ValueError(f"{found}: name another --directory{same}")
+                raise ValueError(f"{message}: name another --directory{same}")
 
 
 def _announce(folder: RunFolder, recipe: Recipe, data: Any) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from transformer.commands.main import Add, engine_option, named_translator, note, search_of, search_options
 
-__all__ = ["GROUP", "run", "add_options", "HELP"]
+__all__ = ["run", "add_options", "HELP"]
 
 
-GROUP = 64  # lines that are translated together
+_GROUP = 64  # lines that are translated together
 
 
 def _decoded(lines: Iterable[bytes], place: str) -> Iterator[tuple[str, str]]:
@@ -27,7 +27,7 @@ def _decoded(lines: Iterable[bytes], place: str) -> Iterator[tuple[str, str]]:
 def run(options: argparse.Namespace) -> None:
     """Translate the sentences given or, where there are none, the lines of standard input."""
     search, translator = search_of(options), named_translator(options)
-    size = GROUP
+    size = _GROUP
     if options.sentence:
         given = _decoded(map(os.fsencode, options.sentence), "sentence")
     else:

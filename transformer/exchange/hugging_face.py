@@ -22,7 +22,7 @@ from transformer.weights import (
 )  # fmt: skip
 
 __all__ = [
-    "ForeignFolder", "our_name", "fitted_weights", "exported", "whole_folder", "check_tokenizer",
+    "ForeignFolder", "our_name", "exported", "whole_folder", "check_tokenizer",
     "M2M100Positions", "M2M100Transformer", "from_marian", "from_m2m100", "to_marian", "to_m2m100",
     "LLAMA_PARTS", "from_llama",
 ]  # fmt: skip
@@ -59,8 +59,8 @@ class ForeignFolder:
                     raise ValueError("it names files that the folder does not list")
                 return sorted(files)
         if "model.safetensors" not in self.listed:
-            said = "save the model by the save_pretrained of a newer transformers"
-            raise FileNotFoundError(f"{self.path} has no model.safetensors: {said}")
+            advice = "save the model by the save_pretrained of a newer transformers"
+            raise FileNotFoundError(f"{self.path} has no model.safetensors: {advice}")
         return ["model.safetensors"]
 
     def record(self, name: str) -> dict[str, Any]:
@@ -69,8 +69,8 @@ class ForeignFolder:
 
     def tensor(self, name: str) -> Tensor:
         """One of the tensors, in the dtype that it has in its file."""
-        found: Tensor = self._opened[name].get_tensor(name)
-        return found
+        tensor: Tensor = self._opened[name].get_tensor(name)
+        return tensor
 
 
 def our_name(name: str, parts: Mapping[str, str]) -> str:
@@ -78,7 +78,7 @@ def our_name(name: str, parts: Mapping[str, str]) -> str:
     return ".".join(parts.get(part, part) for part in name.removeprefix("model.").split("."))
 
 
-def fitted_weights(folder: ForeignFolder, names: Mapping[str, str], plan: nn.Module) -> dict[str, Tensor]:
+def _fitted_weights(folder: ForeignFolder, names: Mapping[str, str], plan: nn.Module) -> dict[str, Tensor]:
     """A folder's weights under our `names`, read when all fit the `plan` of our model on the meta device."""
     owners = parameter_owners(plan)
     places = {name: owners.get(ours, ours) for name, ours in names.items()}
@@ -88,8 +88,8 @@ def fitted_weights(folder: ForeignFolder, names: Mapping[str, str], plan: nn.Mod
     check_finite(theirs)
     several = {x.dtype: name for name, x in theirs.items()}
     if len(several) > 1:
-        said = " and ".join(f"{name} is {dtype}" for dtype, name in several.items())
-        raise ValueError(f"all weights must be of one dtype, but {said}")
+        dtypes = " and ".join(f"{name} is {dtype}" for dtype, name in several.items())
+        raise ValueError(f"all weights must be of one dtype, but {dtypes}")
     return by_parameter(theirs, places)
 
 
@@ -132,13 +132,13 @@ def check_tokenizer(path: Path) -> None:
 
     The library that runs it hears no interrupt, however long a text becomes.
     """
-    found = read_record(path)
+    contents = read_record(path)
     with refusing_damage(path):
         for parts in (("normalizer", "pre_tokenizer", "post_processor"), ("decoder",)):
-            growth = math.prod(_growth(found.get(part)) for part in parts)
+            growth = math.prod(_growth(contents.get(part)) for part in parts)
             if growth > _MOST_GROWTH:
-                said = f"{growth:,.0f} times longer; at most {_MOST_GROWTH:,} times is allowed"
-                raise ValueError(f"{' and '.join(parts)} can make a text {said}")
+                limit = f"{growth:,.0f} times longer; at most {_MOST_GROWTH:,} times is allowed"
+                raise ValueError(f"{' and '.join(parts)} can make a text {limit}")
 
 
 def _growth(step: Any) -> float:
@@ -266,7 +266,7 @@ def _read(path: str | Path, family: str) -> Any:
         if family == "marian":
             ours.output.bias = nn.Parameter(torch.empty(1, config.tgt_vocab_size, device="meta"))
         names = _our_names(name for name in folder.shapes if "embed_positions" not in name)  # all sinusoids
-        weights = fitted_weights(folder, names, ours)
+        weights = _fitted_weights(folder, names, ours)
         bias = weights.pop("output.bias", torch.zeros(1))
         ours.output.bias = nn.Parameter(bias[0].clone(), requires_grad=False) if bias.any() else None
         place_all(ours, _reordered(weights, _sines_first(config.d_model)) if family == "marian" else weights)
@@ -433,5 +433,5 @@ def from_llama(folder: str | Path) -> LanguageModel:
         config = _config_from_llama(opened.settings)
         ours = planned(LanguageModel, config, config.n_layers, len(opened.shapes))
         names = {name: our_name(name, LLAMA_PARTS) for name in opened.shapes}
-        place_all(ours, fitted_weights(opened, names, ours))
+        place_all(ours, _fitted_weights(opened, names, ours))
     return ours.eval()

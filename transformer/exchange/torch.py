@@ -47,8 +47,8 @@ def _our_names(name: str, theirs: nn.Module) -> list[str]:
 def _activation_name(function: Any) -> str:
     """The activation that has a function's values."""
     x = torch.linspace(-9.0, 9.0, 37, device="cpu")
-    for name, known in ACTIVATIONS.items():
-        if torch.equal(known(x), function(x)):
+    for name, activation in ACTIVATIONS.items():
+        if torch.equal(activation(x), function(x)):
             return name
     given = getattr(function, "__name__", function)
     raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, not {given}")
@@ -112,10 +112,10 @@ def _checked_plans(module: nn.Module, kind: Any, batch_first: bool) -> tuple[nn.
             plans = _plans(module, kind, batch_first)
     except AttributeError as error:
         raise TypeError(f"module must be as its class makes it, but {error}") from error
-    for name, what, said in differences(module, plans[0 if type(module) is kind else 1]):
+    for name, what, message in differences(module, plans[0 if type(module) is kind else 1]):
         if what in _COMPARED and not name.endswith("activation"):
             refusal = TypeError if what == "class" else ValueError
-            raise refusal(f"module must be as its class makes it, but {said}")
+            raise refusal(f"module must be as its class makes it, but {message}")
     return plans
 
 
@@ -134,8 +134,8 @@ def _filled(target: Any, weights: dict[str, Tensor], source: nn.Module, theirs: 
 
 def _check_kind(given: Any, kinds: Any) -> None:
     if type(given) not in kinds:
-        *names, found = [f"{kind.__module__}.{kind.__name__}" for kind in (*kinds, type(given))]
-        raise TypeError(f"module must be of type {' or '.join(names)} itself, not {found}")
+        *names, actual = [f"{kind.__module__}.{kind.__name__}" for kind in (*kinds, type(given))]
+        raise TypeError(f"module must be of type {' or '.join(names)} itself, not {actual}")
 
 
 def from_torch(module: nn.Module) -> Any:

@@ -160,7 +160,7 @@ class CTranslate2Engine:
             if option.name not in _OPTIONS and getattr(search, option.name) != option.default:
                 raise ValueError(f"{option.name} must be {option.default!r} for the engine ctranslate2")
         longest = min(search.max_length, self._longest)
-        found: list[list[int]] = [[] for _ in sources]
+        translations: list[list[int]] = [[] for _ in sources]
         rows = [row for row, ids in enumerate(sources) if len(ids) > 1]  # not the empty ones
         results = self._engine.translate_batch(
             [self._words(sources[row][:-1]) for row in rows],  # it adds the end itself
@@ -178,8 +178,8 @@ class CTranslate2Engine:
             ranked = zip(result.scores, lengths, result.hypotheses, strict=True)
             best = max(ranked, key=lambda each: each[0] / length_norm(each[1], search.length_penalty))
             ends = [self._end] * (len(best[2]) < longest)  # of which the engine does not speak
-            found[row] = [self._ids[piece] for piece in best[2]] + ends
-        return found
+            translations[row] = [self._ids[piece] for piece in best[2]] + ends
+        return translations
 
 
 class Constrained(nn.Module):

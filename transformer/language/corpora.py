@@ -1,7 +1,6 @@
 """Texts: corpora and files of your own, the form that training gives them, and doubts about translations."""
 
 import gzip
-import hashlib
 import http.client
 import os
 import re
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from transformer.files import atomic_file, regular_file
+from transformer.files import atomic_file, file_sha256, regular_file
 from transformer.training import record_path
 from transformer.validation import check_choice, check_type, optional_import
 
@@ -75,9 +74,8 @@ def _fault(path: Path, source: _Archive) -> str:
     """What is wrong with an archive on the disk; the empty string where it is the right one."""
     if path.stat().st_size != source.size:
         return f"has {path.stat().st_size:,} bytes instead of {source.size:,}"
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    return "" if found == source.sha256 else f"has sha256 {found} instead of {source.sha256}"
+    digest = file_sha256(path)
+    return "" if digest == source.sha256 else f"has sha256 {digest} instead of {source.sha256}"
 
 
 def _download(source: _Archive, folder: Path) -> Path:
@@ -227,14 +225,14 @@ def read_pairs(source: str | Path, target: str | Path | None = None, keep_empty:
 
 def as_pairs(pairs: Iterable[Sequence[str]]) -> list[Pair]:
     """Pairs of your own, tuples or lists of two texts (`TypeError`, `ValueError`), each as a `Pair`."""
-    found = []
+    checked = []
     for index, pair in enumerate(pairs):
         check_type((tuple, list), **{f"pairs[{index}]": pair})
         if len(pair) != 2:
             raise ValueError(f"pairs[{index}] must be a source and a target, not {len(pair)} things")
         check_type(str, **{f"pairs[{index}][{side}]": text for side, text in enumerate(pair)})
-        found.append(Pair(*pair))
-    return found
+        checked.append(Pair(*pair))
+    return checked
 
 
 def detokenize(text: str) -> str:
@@ -381,7 +379,7 @@ def checked(
 
 def warn_of_doubts(sentences: Sequence[str], doubts: Sequence[Sequence[str]]) -> None:
     """Warn once where the caller was called, of the first doubtful sentence, with the number of others."""
-    rows = [row for row, said in enumerate(doubts) if said]
+    rows = [row for row, each in enumerate(doubts) if each]
     if rows:
         first, others = rows[0], len(rows) - 1
         message = f"sentence {first + 1} {' and '.join(doubts[first])}: {sentences[first][:60]!r}"

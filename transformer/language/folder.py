@@ -1,6 +1,5 @@
 """Translators and models in folders and files."""
 
-import hashlib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformer.files import (
-    CheckpointError, atomic_file, read_record, refusing_damage, regular_file, write_record,
+    CheckpointError, atomic_file, file_sha256, read_record, refusing_damage, regular_file, write_record,
 )  # fmt: skip
 from transformer.language.corpora import CORPORA, Preparation
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, Vocabulary
@@ -26,7 +25,7 @@ from transformer.weights import (
 )  # fmt: skip
 
 __all__ = [
-    "translator_folder", "pretrained_folder", "check_agreement", "read_translator", "write_translator",
+    "pretrained_folder", "check_agreement", "read_translator", "write_translator",
     "savable", "save_model", "load_model",
 ]  # fmt: skip
 
@@ -38,8 +37,7 @@ _CARRIED = ("phrases",)  # translators that are part of the package
 
 def _sum(name: str, path: Path) -> bytes:
     """What the program `sha256sum` says of a file that is called `name`."""
-    with regular_file(path).open("rb") as file:
-        return f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode()
+    return f"{file_sha256(path)}  {name}\n".encode()
 
 
 def _written(folder: Path, name: str) -> Path:
@@ -52,15 +50,15 @@ def _checked_files(folder: Path) -> list[Path]:
     for name in (*_FILES, _SUMS):
         if not ((folder / name).exists() or _written(folder, name).exists()):
             raise FileNotFoundError(f"{folder} is not a translator, as {name} is missing")
-    noted, found = regular_file(folder / _SUMS).read_bytes().splitlines(keepends=True), []
+    noted, files = regular_file(folder / _SUMS).read_bytes().splitlines(keepends=True), []
     for name in _FILES:
         places = [path for path in (folder / name, _written(folder, name)) if path.exists()]
         agreeing = [path for path in places if _sum(name, path) in noted]
         if not agreeing:
-            said = f"does not match {folder / _SUMS}: it was damaged or changed"
-            raise CheckpointError(f"{folder / name} {said}")
-        found.append(agreeing[0])
-    return found
+            message = f"does not match {folder / _SUMS}: it was damaged or changed"
+            raise CheckpointError(f"{folder / name} {message}")
+        files.append(agreeing[0])
+    return files
 
 
 def _settle(folder: Path) -> None:
@@ -76,7 +74,7 @@ def _settle(folder: Path) -> None:
             part.unlink()
 
 
-def translator_folder(path: Path | str) -> Path:
+def _translator_folder(path: Path | str) -> Path:
     """A folder that is here, or that of the translator of this name in the package."""
     check_type((str, Path), path=path)
     if path in _CARRIED:  # whatever the current folder holds
@@ -100,14 +98,14 @@ def pretrained_folder(name: Path | str, **download: Any) -> Path:
     """
     on_hub = isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)
     if not on_hub or Path(name).is_dir():
-        return translator_folder(name)
+        return _translator_folder(name)
     hub = optional_import("huggingface_hub")
     try:  # reading these files executes nothing
         kinds = ["*.json", "*.safetensors", "*.spm", _SUMS]
         return Path(hub.snapshot_download(name, allow_patterns=kinds, **download))
     except Exception as error:  # the library and those beneath it raise some fifty types of error
-        said = str(error).strip() or type(error).__name__
-        raise OSError(f"{name} on the Hugging Face hub: {said}") from error
+        message = str(error).strip() or type(error).__name__
+        raise OSError(f"{name} on the Hugging Face hub: {message}") from error
 
 
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed, not stored
@@ -135,7 +133,7 @@ def check_agreement(config: TransformerConfig, vocabulary: Vocabulary) -> None:
 
 def read_translator(path: Path | str, device: torch.device | str) -> tuple[Transformer, Vocabulary]:
     """The model and the vocabulary in a translator's folder, or in one that the package carries."""
-    settings, tensors, tokens = _checked_files(translator_folder(path))
+    settings, tensors, tokens = _checked_files(_translator_folder(path))
     place = check_device(device)
     with refusing_damage(settings):
         values = read_record(settings)
@@ -170,9 +168,9 @@ def savable(model: Transformer) -> Transformer:
     plain = plain_transformer(model)
     check_finite(dict(plain.named_parameters()))
     own = original(model)
-    for _, what, said in () if isinstance(own, FastTransformer) else differences(own, plain):
+    for _, what, message in () if isinstance(own, FastTransformer) else differences(own, plain):
         if not what.startswith("_") or what == "_buffers":
-            warnings.warn(f"{said}, which no file holds: loading gives a plain Transformer", stacklevel=3)
+            warnings.warn(f"{message}, which no file holds: loading gives a plain Transformer", stacklevel=3)
             break
     return plain
 

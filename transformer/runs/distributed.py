@@ -16,7 +16,7 @@ from transformer.training import best_device, check_device
 from transformer.validation import check_number
 
 __all__ = [
-    "process_group", "rank_and_world_size", "from_first", "from_all", "summed_over_all", "data_parallel",
+    "process_group", "rank_and_world_size", "broadcast", "all_gather", "summed_over_all", "data_parallel",
     "StoppedRun", "Stop",
 ]  # fmt: skip
 
@@ -64,7 +64,7 @@ def rank_and_world_size() -> tuple[int, int]:
     return 0, 1
 
 
-def from_first(value: Any) -> Any:
+def broadcast(value: Any) -> Any:
     """Give every process the first one's value; all of them wait for it."""
     box = [value]
     if rank_and_world_size()[1] > 1:
@@ -72,7 +72,7 @@ def from_first(value: Any) -> Any:
     return box[0]
 
 
-def from_all(value: Any) -> list[Any]:
+def all_gather(value: Any) -> list[Any]:
     """Collect a value from every process, by rank."""
     n_processes = rank_and_world_size()[1]
     values = [value] * n_processes
@@ -138,7 +138,7 @@ class Stop:
         self.signals = []
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
+    def catch_signals(self) -> Iterator[None]:
         """A context in which the signals that ask the process to end are noted instead of obeyed; a second
         one is obeyed, but not within a second, since a launcher passes on what has reached all processes."""
         times: list[float] = []
@@ -150,8 +150,8 @@ class Stop:
                 signal.signal(number, before[number])
                 signal.raise_signal(number)
 
-        found = {number: signal.getsignal(number) for number in _ENDINGS}
-        before: dict[int, Any] = {n: how for n, how in found.items() if how not in (None, signal.SIG_IGN)}
+        handlers = {number: signal.getsignal(number) for number in _ENDINGS}
+        before: dict[int, Any] = {n: how for n, how in handlers.items() if how not in (None, signal.SIG_IGN)}
         if threading.current_thread() is not threading.main_thread():
             before = {}  # only the main thread may handle signals
         try:
@@ -167,8 +167,8 @@ class Stop:
         late = time.monotonic() >= self.deadline and rank_and_world_size()[0] == 0
         return bool(summed_over_all(torch.tensor(int(late or bool(self.signals)))))
 
-    def obey(self, step: int, steps: int, saved: bool) -> None:
+    def raise_if_signaled(self, step: int, steps: int, saved: bool) -> None:
         """Raise `StoppedRun` if any process has noted a signal."""
-        if number := max(from_all(max(self.signals, default=0))):
+        if number := max(all_gather(max(self.signals, default=0))):
             how = " with a checkpoint, from which the same call goes on" if saved else ""
             raise StoppedRun(f"stopped at step {step:,} of {steps:,}{how}", number, step)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformer.files import CheckpointError, atomic_file, naming_errors, regular_file, write_record
 from transformer.plots import plot_curves
-from transformer.runs.distributed import from_first, rank_and_world_size, summed_over_all
+from transformer.runs.distributed import broadcast, rank_and_world_size, summed_over_all
 from transformer.runs.loop import (
     Evaluation, Updater, autocast, load_checkpoint, random_state, set_random_state,
 )  # fmt: skip
@@ -85,8 +85,8 @@ def read_log(directory: Path | str) -> list[dict[str, float]]:
             check_type((int, float), **entry)
             entries.append(entry)
     except (ValueError, TypeError, RecursionError) as error:
-        said = f"{path} is not the log of a run: line {len(entries) + 1}: {error}"
-        raise CheckpointError(said) from error
+        message = f"{path} is not the log of a run: line {len(entries) + 1}: {error}"
+        raise CheckpointError(message) from error
     return entries
 
 
@@ -148,7 +148,7 @@ class RunFolder:
         digits = 8 * "[0-9]"  # a copy of one under another name is not one of them
         return sorted(self.path.glob(f"checkpoint-{digits}.pt"))
 
-    def newest_whole(self) -> Path | None:
+    def latest_valid(self) -> Path | None:
         """The last checkpoint that is whole; a warning tells of those after it. `None` where no run is; a
         run without a whole checkpoint is a `CheckpointError`."""
         damaged: list[str] = []
@@ -162,9 +162,9 @@ class RunFolder:
                 warnings.warn(f"{damage}; going on from {path.name}", stacklevel=4)
             return path
         if damaged or any(path.exists() and path.stat().st_size for path in (self.best, self._log)):
-            said = f"{self.path} holds a run, but no checkpoint of it is whole"
-            told = "; ".join(damaged) or "none is left"
-            raise CheckpointError(f"{said}: {told}. Put a whole one there, or begin in another folder")
+            message = f"{self.path} holds a run, but no checkpoint of it is whole"
+            reasons = "; ".join(damaged) or "none is left"
+            raise CheckpointError(f"{message}: {reasons}. Put a whole one there, or begin in another folder")
         return None
 
     def prune(self, step: int, keep: int) -> None:
@@ -189,20 +189,21 @@ class RunFolder:
 
 class RunLog:
     """The log of a run: its entries, `history`, the line that has begun, and the file in its folder, if it
-    has one; with each entry, a line is printed that says of how many updates it is, unless `told` is 0."""
+    has one. With each entry a line is printed, of the run's `total_steps` updates; where they are 0, none."""
 
     updater: Updater
     stream: BatchStream
     folder: RunFolder | None
-    told: int
+    total_steps: int
     first: bool
     seconds: float
     history: list[dict[str, float]]
 
     def __init__(
-        self, updater: Updater, stream: BatchStream, folder: RunFolder | None = None, told: int = 0
+        self, updater: Updater, stream: BatchStream, folder: RunFolder | None = None, total_steps: int = 0
     ) -> None:
-        self.updater, self.stream, self.folder, self.told, self.history = updater, stream, folder, told, []
+        self.updater, self.stream, self.folder, self.total_steps = updater, stream, folder, total_steps
+        self.history = []
         self.first = rank_and_world_size()[0] == 0
         self._begin_line()
 
@@ -231,8 +232,8 @@ class RunLog:
         if bad.any():
             first = int(bad.nonzero()[0])
             where = ", ".join(f"{what} {value}" for what, value in self.places[first].items())
-            said = f"the loss is {losses[first].item()} and its gradient's norm {norms[first].item()}"
-            raise FloatingPointError(f"{said} at {where}")
+            message = f"the loss is {losses[first].item()} and its gradient's norm {norms[first].item()}"
+            raise FloatingPointError(f"{message} at {where}")
         self.seconds += time.perf_counter() - start
         return [losses, counts, norms]
 
@@ -250,17 +251,17 @@ class RunLog:
         self.history.append(entry)
         if self.folder is not None and self.first:
             self.folder.append_log(entry)
-        if self.told and self.first:
+        if self.total_steps and self.first:
             with suppress(OSError):  # the terminal has been closed, and the run may go on
                 print(self._line(entry), file=sys.stderr, flush=True)
 
     def _line(self, entry: dict[str, float]) -> str:
-        start = f"step {entry['step']:,} of {self.told:,}:"
+        start = f"step {entry['step']:,} of {self.total_steps:,}:"
         if "rate" not in entry:
-            found = (f"{name} {x:.4g}" for name, x in entry.items() if name != "step")
-            return f"{start} unseen {', '.join(found)}"
+            scores = (f"{name} {x:.4g}" for name, x in entry.items() if name != "step")
+            return f"{start} unseen {', '.join(scores)}"
         speed = entry["tokens"] / max(self.seconds, 1e-3)
-        left = (self.told - self.updater.step) * self.seconds / len(self.places) / 60
+        left = (self.total_steps - self.updater.step) * self.seconds / len(self.places) / 60
         return f"{start} loss {entry['loss']:.3f}, {speed:,.0f} tokens/s, {left:,.0f} minutes left"
 
     def reload(self) -> None:
@@ -292,25 +293,25 @@ class Scores:
     monitor: str
     best: float
     best_step: int
-    stale: int
+    evaluations_since_best: int
 
     def __init__(self, updater: Updater, evaluate: Evaluation | None, monitor: str) -> None:
         self.updater, self.evaluate, self.monitor = updater, evaluate, monitor
-        self.best, self.best_step, self.stale = -math.inf, 0, 0
+        self.best, self.best_step, self.evaluations_since_best = -math.inf, 0, 0
 
     def _measured(self, evaluate: Evaluation) -> tuple[dict[str, float], float]:
         # The metrics of the averaged weights, in the first process alone, and the score.
-        updater, name, found = self.updater, self.monitor.removeprefix("-"), None
+        updater, name, measured = self.updater, self.monitor.removeprefix("-"), None
         if rank_and_world_size()[0] == 0:
             with updater.averaged(), evaluating(updater.model), autocast(updater.device, updater.precision):
                 check_type(Mapping, **{"evaluate(model)": (given := evaluate(updater.model))})
-                found = {metric: float(value) for metric, value in given.items()}
-        metrics: dict[str, float] = from_first(found)
+                measured = {metric: float(value) for metric, value in given.items()}
+        metrics: dict[str, float] = broadcast(measured)
         if name not in metrics:
             raise ValueError(f"monitor is {self.monitor!r}, but evaluate returned {sorted(metrics)}")
         return metrics, -metrics[name] if self.monitor.startswith("-") else metrics[name]
 
-    def try_out(self) -> None:
+    def dry_run(self) -> None:
         """Evaluate and leave no trace, since an error shouldn't come late."""
         if self.evaluate is not None:
             before = random_state(self.updater.device)
@@ -325,17 +326,18 @@ class Scores:
         if not math.isfinite(score):
             raise FloatingPointError(f"the metric {self.monitor} is {score} at step {step}")
         write({"step": step, **metrics})
-        self.stale += 1
+        self.evaluations_since_best += 1
         if score > self.best:
-            self.best, self.best_step, self.stale = score, step, 0
+            self.best, self.best_step, self.evaluations_since_best = score, step, 0
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
-        return {"best": self.best, "best_step": self.best_step, "stale": self.stale}
+        return {"best": self.best, "best_step": self.best_step, "stale": self.evaluations_since_best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self.best, self.best_step, self.stale = state["best"], state["best_step"], state["stale"]
+        self.best, self.best_step = state["best"], state["best_step"]
+        self.evaluations_since_best = state["stale"]
 
 
 def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformer.runs.loop import random_state, set_random_state
-from transformer.runs.distributed import from_all, rank_and_world_size
+from transformer.runs.distributed import all_gather, rank_and_world_size
 from transformer.training import as_epochs
 
-__all__ = ["EpochBatches", "BatchStream", "DrawnAhead", "RandomNumbers", "fingerprint"]
+__all__ = ["EpochBatches", "BatchStream", "PrefetchedEpochs", "RandomNumbers", "fingerprint"]
 
 
 EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
@@ -47,8 +47,8 @@ class BatchStream:
 
     def __init__(self, batches: EpochBatches, accumulate: int = 1, seed: int = 0) -> None:
         if isinstance(getattr(batches, "generator", None), torch.Generator):
-            said = "batches must not have a generator of its own, whose state no checkpoint knows"
-            raise ValueError(f"{said}: leave it out, and the seed of the run decides")
+            message = "batches must not have a generator of its own, whose state no checkpoint knows"
+            raise ValueError(f"{message}: leave it out, and the seed of the run decides")
         self.rank, self.world_size = rank_and_world_size()
         self.batches, self.size, self.seed = as_epochs(batches), accumulate * self.world_size, seed
         self.epoch = self.position = 0
@@ -95,7 +95,7 @@ class BatchStream:
             yield batch
 
 
-class DrawnAhead:
+class PrefetchedEpochs:
     """The batches of an epoch, prepared in another process while the epoch before is trained on.
 
     Linux alone can copy a process with all that it has read; elsewhere they are prepared when they are due.
@@ -140,17 +140,17 @@ class DrawnAhead:
             return iter(loader)
 
 
-_ALL: weakref.WeakSet[DrawnAhead] = weakref.WeakSet()
+_ALL: weakref.WeakSet[PrefetchedEpochs] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     # Before Python's own end of other processes, which would wait for one that ignores its signal.
-    for drawn in _ALL:
-        drawn.close()
+    for epochs in _ALL:
+        epochs.close()
 
 
-class _Prepared(Dataset[Any]):  # not `DrawnAhead` itself: in a circle, none would end the other process
+class _Prepared(Dataset[Any]):  # not `PrefetchedEpochs` itself: in a circle, none would end the other process
     def __init__(self, prepare: Callable[[int], Any]) -> None:
         self.prepare = prepare
 
@@ -191,15 +191,15 @@ class RandomNumbers:
 
     def state_dict(self) -> list[dict[str, Tensor]]:
         """What a checkpoint needs: the states of all processes."""
-        return from_all(random_state(self.device))
+        return all_gather(random_state(self.device))
 
     def load_state_dict(self, states: list[dict[str, Tensor]]) -> None:
         """Go on from what `state_dict` returned, each process from its own."""
         if len(states) == self.world_size:
             set_random_state(states[self.rank], self.device)
         else:
-            said = f"the checkpoint was written by {len(states)} processes, not {self.world_size}"
-            warnings.warn(f"{said}: dropout starts anew", stacklevel=4)
+            message = f"the checkpoint was written by {len(states)} processes, not {self.world_size}"
+            warnings.warn(f"{message}: dropout starts anew", stacklevel=4)
 
 
 def fingerprint(batch: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from transformer.files import CheckpointError
 from transformer.model import Transformer
-from transformer.runs.distributed import Stop, from_first
+from transformer.runs.distributed import Stop, broadcast
 from transformer.runs.folder import RunFolder, RunLog, Scores
 from transformer.runs.loop import (
     PRECISIONS, Evaluation, RateSchedule, SummedLoss, Updater, load_checkpoint, save_checkpoint,
@@ -21,7 +21,7 @@ from transformer.speed.graphs import UpdateGraphs
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
 from transformer.weights import is_compiled, original, plain_state, plain_transformer, set_weights
 
-__all__ = ["TrainingConfig", "Trainer", "resume"]
+__all__ = ["TrainingConfig", "Trainer"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether all updates are made, or patience is at its end."""
-        return self.step >= self.config.steps or 0 < self.config.patience <= self.scores.stale
+        impatient = 0 < self.config.patience <= self.scores.evaluations_since_best
+        return self.step >= self.config.steps or impatient
 
     def fit(self, max_minutes: float | None = None) -> "Trainer":
         """Train until the run is finished, from the newest checkpoint if there is one.
@@ -169,10 +170,10 @@ class Trainer:
             self.random.begin()
             _begin(self)
             self.log.reload()  # after the checkpoint, so that no log is without one
-            with stop.noting(), graphs:
+            with stop.catch_signals(), graphs:
                 self._loop(stop)
             self.random.pause()
-            stop.obey(self.step, self.config.steps, self.folder is not None)
+            stop.raise_if_signaled(self.step, self.config.steps, self.folder is not None)
         return self
 
     def load_best(self) -> None:
@@ -211,7 +212,7 @@ def _save(trainer: Trainer) -> None:
         weights = {"model": plain_state(trainer.model)}
         save_checkpoint(trainer.folder.checkpoint(trainer.step), weights | state)
         _follow_up(trainer, trainer.folder)
-    from_first(None)  # no process goes on before the file is there
+    broadcast(None)  # no process goes on before the file is there
 
 
 def _follow_up(trainer: Trainer, folder: RunFolder) -> None:
@@ -225,10 +226,10 @@ def _follow_up(trainer: Trainer, folder: RunFolder) -> None:
 
 def _settings(trainer: Trainer, step: int) -> dict[str, str]:
     # What must be the same when the run goes on, as text that a checkpoint holds and a message shows.
-    found = {name: value for name, value in vars(trainer.config).items() if name not in ("steps", "keep")}
+    values = {name: value for name, value in vars(trainer.config).items() if name not in ("steps", "keep")}
     if is_dataclass(of_model := getattr(trainer.model, "config", None)):
-        found |= {f"model.{name}": value for name, value in vars(of_model).items()}
-    words = {name: repr(value) for name, value in found.items()}
+        values |= {f"model.{name}": value for name, value in vars(of_model).items()}
+    words = {name: repr(value) for name, value in values.items()}
     for number in (number for number in _REMEMBERED if number <= step):
         words[f"rate of update {number}"] = f"{trainer.updater.schedule(number):.6e}"  # rounding may differ
     options = vars(trainer.loss) if is_dataclass(trainer.loss) else getattr(trainer.loss, "keywords", {})
@@ -238,27 +239,27 @@ def _settings(trainer: Trainer, step: int) -> dict[str, str]:
 
 def _begin(trainer: Trainer) -> None:
     # Go on, or write the first checkpoint of a run whose evaluation doesn't fail.
-    if not resume(trainer):
-        trainer.scores.try_out()
+    if not _resume(trainer):
+        trainer.scores.dry_run()
         _save(trainer)
 
 
-def resume(trainer: Trainer) -> bool:
+def _resume(trainer: Trainer) -> bool:
     """Go on from the newest whole checkpoint, chosen by the first process; return whether there is one."""
     if trainer.folder is None:
         return False
-    path = from_first(trainer.folder.newest_whole() if trainer.log.first else None)
+    path = broadcast(trainer.folder.latest_valid() if trainer.log.first else None)
     if path is None:
         return False
     state = load_checkpoint(path)
     try:
-        found, own = state["settings"]["words"], _settings(trainer, state["updater"]["step"])
+        theirs, ours = state["settings"]["words"], _settings(trainer, state["updater"]["step"])
         longer = state["settings"]["plan"]["steps"] < trainer.config.steps  # may have another schedule
-        compared = [name for name in found | own if not (longer and name.startswith("rate of"))]
-        changed = [name for name in compared if found.get(name) != own.get(name)]
+        compared = [name for name in theirs | ours if not (longer and name.startswith("rate of"))]
+        changed = [name for name in compared if theirs.get(name) != ours.get(name)]
         if changed:
-            said = ", ".join(f"{name} = {found.get(name)!s:.60} and not {own.get(name)}" for name in changed)
-            raise CheckpointError(f"{path} belongs to a run with {said}")
+            pairs = (f"{name} = {theirs.get(name)!s:.60} and not {ours.get(name)}" for name in changed)
+            raise CheckpointError(f"{path} belongs to a run with {', '.join(pairs)}")
         set_weights(trainer.model, state, path)
         for name, part in trainer._parts.items():
             part.load_state_dict(state[name])

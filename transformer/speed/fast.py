@@ -58,8 +58,8 @@ class FastTransformer(Transformer):
     def __init__(self, model: Transformer) -> None:
         plan = configured(model, "accelerate")
         if len({(parameter.device, parameter.dtype) for parameter in model.parameters()}) > 1:
-            said = "its parameters have several devices or dtypes"
-            raise TypeError(f"accelerate takes only what a configuration makes, but {said}")
+            message = "its parameters have several devices or dtypes"
+            raise TypeError(f"accelerate takes only what a configuration makes, but {message}")
         vars(self).update(vars(plan))
         given = parts_of(model)
         for name, part in self.named_modules():
@@ -194,23 +194,23 @@ class _StepCache:
     # Keys and values of the decoder's layers [2, n_layers, N, H, room, d_k], twice, for another order.
     def __init__(self, config: TransformerConfig, memory: Tensor, rows: int) -> None:
         heads = config.n_heads, _ROOM, config.d_model // config.n_heads
-        self.kept, self.length = memory.new_empty(2, config.depths[1], rows, *heads), 0
-        self.spare = self.kept[:, :, :0]
+        self.buffer, self.length = memory.new_empty(2, config.depths[1], rows, *heads), 0
+        self.scratch = self.buffer[:, :, :0]
 
     def lengthen(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         # Makes room for one more position; gives each layer its place, and keys and values up to it.
-        if self.length == self.kept.size(4):
-            self.kept = torch.cat((self.kept, torch.empty_like(self.kept)), 4)  # doubled
-        new = self.kept.narrow(4, self.length, 1).permute(1, 2, 0, 3, 4, 5)  # [n_layers, N, 2, H, 1, d_k]
+        if self.length == self.buffer.size(4):
+            self.buffer = torch.cat((self.buffer, torch.empty_like(self.buffer)), 4)  # doubled
+        new = self.buffer.narrow(4, self.length, 1).permute(1, 2, 0, 3, 4, 5)  # [n_layers, N, 2, H, 1, d_k]
         self.length += 1
-        keys, values = self.kept.narrow(4, 0, self.length).unbind()  # [n_layers, N, H, t, d_k]
+        keys, values = self.buffer.narrow(4, 0, self.length).unbind()  # [n_layers, N, H, t, d_k]
         return zip(new.unbind(), keys.unbind(), values.unbind(), strict=True)
 
     def reorder(self, rows: Tensor) -> None:
-        if self.spare.shape[2:] != self.kept[:, :, : len(rows)].shape[2:]:
-            self.spare = torch.empty_like(self.kept[:, :, : len(rows)])
-        ordered = torch.index_select(self.kept, 2, rows, out=self.spare)
-        self.kept, self.spare = ordered, self.kept
+        if self.scratch.shape[2:] != self.buffer[:, :, : len(rows)].shape[2:]:
+            self.scratch = torch.empty_like(self.buffer[:, :, : len(rows)])
+        ordered = torch.index_select(self.buffer, 2, rows, out=self.scratch)
+        self.buffer, self.scratch = ordered, self.buffer
 
 
 class FastDecoderState(DecoderState):
@@ -252,8 +252,8 @@ class FastDecoderState(DecoderState):
     def _logits(self, last: Tensor, position: Tensor, past: Iterable[tuple[Tensor, ...]]) -> Tensor:
         # Of tokens [N] at a position [d_model], with what each layer's `attend` takes.
         x = torch.add(position, torch.embedding(self.table, last), alpha=self.scale)  # [N, d_model]
-        for layer, kept in zip(self.layers, past, strict=True):
-            x = layer(x, self.memory_mask, kept)
+        for layer, keys_and_values in zip(self.layers, past, strict=True):
+            x = layer(x, self.memory_mask, keys_and_values)
         return fast_linear(self.norm(x), *self.output)
 
     @torch.inference_mode()

@@ -15,11 +15,11 @@ from transformer.decoding import DecoderState, decoder_state
 from transformer.speed.fast import FastDecoderState, FastTransformer
 
 __all__ = [
-    "Shape", "CUDAGraph", "RECORDERS", "rounded", "UpdateGraphs", "GraphedTransformer", "GraphedDecoderState",
+    "CUDAGraph", "RECORDERS", "rounded", "UpdateGraphs", "GraphedTransformer",
 ]  # fmt: skip
 
 
-Shape = tuple[int, int]  # rows; positions that source and target are padded to
+_Shape = tuple[int, int]  # rows; positions that source and target are padded to
 Numbers = tuple[Tensor, ...]
 
 
@@ -61,7 +61,7 @@ def rounded(n: int) -> int:
     return -(-n // unit) * unit
 
 
-def _said(error: Exception) -> str:
+def _error_summary(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip():.200}"
 
 
@@ -86,7 +86,7 @@ class UpdateGraphs:
 
     updater: Any
     device: torch.device
-    shapes: Counter[tuple[Shape, ...]]
+    shapes: Counter[tuple[_Shape, ...]]
     positions: list[int]
 
     def __init__(self, updater: Any) -> None:
@@ -97,10 +97,10 @@ class UpdateGraphs:
     def used(self) -> Iterator[None]:
         """A context in which these are the updater's updates."""
         updater, self.shapes, self._recording = self.updater, Counter(), True
-        self._buffers: dict[tuple[Shape, ...], list[tuple[Tensor, Tensor]]] = {}
-        self._graphs: dict[tuple[Shape, ...], Callable[[], Numbers]] = {}
-        on_a_gpu, known = self.device.type in RECORDERS, isinstance(updater.model, FastTransformer)
-        if on_a_gpu and known and updater.engine is None:
+        self._buffers: dict[tuple[_Shape, ...], list[tuple[Tensor, Tensor]]] = {}
+        self._graphs: dict[tuple[_Shape, ...], Callable[[], Numbers]] = {}
+        on_a_gpu, accelerated = self.device.type in RECORDERS, isinstance(updater.model, FastTransformer)
+        if on_a_gpu and accelerated and updater.engine is None:
             vars(updater.optimizer)["_warned_capturable_if_run_uncaptured"] = True  # at first it is
             for group in updater.optimizer.param_groups:  # the fused kernel reads a rate of this dtype
                 group |= {"lr": torch.zeros((), device=self.device), "capturable": True}
@@ -132,7 +132,7 @@ class UpdateGraphs:
             return self._recorded(shape)
         return self._recorder.eagerly(partial(self.updater.update, buffers))
 
-    def _recorded(self, shape: tuple[Shape, ...]) -> Numbers:
+    def _recorded(self, shape: tuple[_Shape, ...]) -> Numbers:
         # The first update by a new graph. Whatever goes wrong, it is made eagerly from the same state.
         update = partial(self.updater.update, self._buffers[shape])
         parts = self.updater.model, self.updater
@@ -141,7 +141,7 @@ class UpdateGraphs:
             self._graphs[shape] = self._recorder(update)
             return self._graphs[shape]()
         except Exception as error:  # of a recording, many kinds
-            self._stop_recording(_said(error))
+            self._stop_recording(_error_summary(error))
             for part, state in zip(parts, states):
                 part.load_state_dict(state)
             set_random_state(random, self.device)
@@ -151,7 +151,7 @@ class UpdateGraphs:
         self._graphs, self._recording = {}, False
         _warn("updates", why)
 
-    def _shape(self, src: Tensor, tgt: Tensor) -> Shape:
+    def _shape(self, src: Tensor, tgt: Tensor) -> _Shape:
         longest, most = max(src.size(1), tgt.size(1) - 1), self.updater.model.config.max_length
         return rounded(len(src)), max(longest, min(rounded(longest), most))
 
@@ -162,10 +162,10 @@ class UpdateGraphs:
 
 
 class GraphedTransformer(FastTransformer):
-    """A `FastTransformer` that searches on an NVIDIA GPU by graphs: `GraphedDecoderState`."""
+    """A `FastTransformer` that searches on an NVIDIA GPU by graphs, one for a step of so many rows."""
 
 
-class GraphedDecoderState(FastDecoderState):
+class _GraphedDecoderState(FastDecoderState):
     """The numbers of `FastDecoderState`, each step launched as one graph, which is recorded once for so many
     rows and so much room for keys and values.
 
@@ -178,7 +178,7 @@ class GraphedDecoderState(FastDecoderState):
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
         super().__init__(model, src, beam_size)
-        self.past.kept.zero_()  # what isn't written yet counts nothing, and must not be NaN
+        self.past.buffer.zero_()  # what isn't written yet counts nothing, and must not be NaN
         self._recorder, self._recording = RECORDERS[src.device.type], True
         self._last, self._place = src.new_zeros(len(src) * beam_size), src.new_zeros(1)
         self._n_rows = len(self._last)
@@ -192,8 +192,8 @@ class GraphedDecoderState(FastDecoderState):
     def step(self, last: Tensor) -> Tensor:
         """As in `DecoderState`."""
         past = self.past
-        if past.length == past.kept.size(4):
-            past.kept = torch.cat((past.kept, torch.zeros_like(past.kept)), 4)  # doubled
+        if past.length == past.buffer.size(4):
+            past.buffer = torch.cat((past.buffer, torch.zeros_like(past.buffer)), 4)  # doubled
             self._begin()
         self._last[: len(last)] = last
         self._place.fill_(past.length)
@@ -207,17 +207,17 @@ class GraphedDecoderState(FastDecoderState):
             return self._computed()
         except Exception as error:  # of a recording, many kinds
             self._recording, self._graph = False, None
-            _warn("a search's steps", _said(error))
+            _warn("a search's steps", _error_summary(error))
             return self._computed()  # as before: a step only adds to what is kept, and always in its place
 
     def _computed(self) -> Numbers:
         return self._recorder.eagerly(self._compute) if self._graph is None else self._graph()
 
     def _compute(self) -> Numbers:
-        kept, place = self.past.kept, self._place  # [2, n_layers, N, H, room, d_k], [1]
-        seen = torch.arange(kept.size(4), device=place.device)[None] <= place  # [1, room]
-        new = kept.permute(1, 2, 0, 3, 4, 5)  # [n_layers, N, 2, H, room, d_k]
-        parts = zip(new.unbind(), *(part.unbind() for part in kept), strict=True)
+        buffer, place = self.past.buffer, self._place  # [2, n_layers, N, H, room, d_k], [1]
+        seen = torch.arange(buffer.size(4), device=place.device)[None] <= place  # [1, room]
+        new = buffer.permute(1, 2, 0, 3, 4, 5)  # [n_layers, N, 2, H, room, d_k]
+        parts = zip(new.unbind(), *(part.unbind() for part in buffer), strict=True)
         past = ((*part, place, seen) for part in parts)
         return (self._logits(self._last, self.positions[place], past),)
 
@@ -225,7 +225,7 @@ class GraphedDecoderState(FastDecoderState):
     def keep(self, rows: Tensor) -> None:
         """As in `FastDecoderState`."""
         n, past = len(rows), self.past
-        past.kept[:, :, :n] = past.kept[:, :, rows]
+        past.buffer[:, :, :n] = past.buffer[:, :, rows]
         if n == self._n_rows:
             return
         sentences, self._n_rows = rows[:: self.beam_size] // self.beam_size, n
@@ -233,7 +233,7 @@ class GraphedDecoderState(FastDecoderState):
         for part in (*masks, *(part for layer in self.layers for part in (layer.keys, layer.values))):
             part[:m] = part[sentences]
         if 2 * n <= len(self._last):
-            past.kept, self._last = past.kept[:, :, :n].clone(), self._last[:n].clone()
+            past.buffer, self._last = past.buffer[:, :, :n].clone(), self._last[:n].clone()
             self.memory_mask = None if self.memory_mask is None else self.memory_mask[:m]
             for layer in self.layers:
                 layer.keys, layer.values = layer.keys[:m].clone(), layer.values[:m].clone()
@@ -242,5 +242,5 @@ class GraphedDecoderState(FastDecoderState):
 
 @decoder_state.register
 def _decoder_state(model: GraphedTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
-    kind = GraphedDecoderState if src.device.type in RECORDERS else FastDecoderState
+    kind = _GraphedDecoderState if src.device.type in RECORDERS else FastDecoderState
     return kind(model, src, beam_size)

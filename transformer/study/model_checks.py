@@ -13,7 +13,7 @@ from transformer.validation import check_choice, check_index, check_rate, check_
 
 __all__ = [
     "CheckResult", "CheckReport", "examine", "find_logits", "Adapted", "seq2seq", "decoder_only", "adapted",
-    "inverted_mask", "said", "check_model",
+    "inverted_mask", "config_value", "check_model",
 ]  # fmt: skip
 
 
@@ -108,10 +108,10 @@ def find_logits(output: Any, vocab_size: int | None = None) -> Tensor:
         return logits
     parts = named.values() or (output if isinstance(output, tuple | list) else ())
     tensors = [part for part in parts if isinstance(part, Tensor) and part.dim() == 3]
-    found = [x for x in tensors if x.is_floating_point() and vocab_size in (None, x.size(-1))]
-    if len(found) != 1:
-        raise TypeError(f"which are the logits in {type(output).__name__}? {len(found)} tensors may be")
-    return found[0]
+    candidates = [x for x in tensors if x.is_floating_point() and vocab_size in (None, x.size(-1))]
+    if len(candidates) != 1:
+        raise TypeError(f"which are the logits in {type(output).__name__}? {len(candidates)} tensors may be")
+    return candidates[0]
 
 
 class Adapted(nn.Module):
@@ -200,8 +200,9 @@ def adapted(model: nn.Module, pad_id: int) -> Adapted:
     alone = names[:1] in (["input_ids"], ["ids"]) or (len(required) == 1 and not open_ended)
     if not fits and (alone or isinstance(model, nn.Transformer) or "mask" in "".join(names[1:2])):
         adapter = "decoder_only(model)" if alone else "Adapted(model, lambda model, src, tgt: …)"
-        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-        raise ValueError(f"model takes ({shown}), not (src, tgt): pass {adapter} instead, from {__name__}")
+        signature = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        message = f"model takes ({signature}), not (src, tgt)"
+        raise ValueError(f"{message}: pass {adapter} instead, from {__name__}")
     reads_source = getattr(model, "reads_source", True)
     return Adapted(model, lambda model, src, tgt: model(src, tgt), reads_source=reads_source)
 
@@ -257,11 +258,11 @@ def inverted_mask(call: Callable[[], object]) -> str:
 # The entry
 
 
-def said(model: nn.Module, given: int | None, *names: str) -> int | None:
+def config_value(model: nn.Module, given: int | None, *names: str) -> int | None:
     """A number as given, or as the model or its configuration says under one of these names."""
     places = (model, getattr(model, "config", None))
-    known = (getattr(place, name, None) for place in places for name in names)
-    return given if given is not None else next((value for value in known if isinstance(value, int)), None)
+    values = (getattr(place, name, None) for place in places for name in names)
+    return given if given is not None else next((value for value in values if isinstance(value, int)), None)
 
 
 def _in_float64(own: Adapted, probe: Probe) -> tuple[Probe, str]:
@@ -281,11 +282,12 @@ _STARTS = "bos_id", "decoder_start_token_id", "bos_token_id"
 
 def _described(model: nn.Module, *given: int | None) -> tuple[tuple[int, int], int, int]:
     # Sizes, padding and start token: as given, as the model or its configuration says, or by default.
-    src_size = said(model, given[0], "src_vocab_size", "vocab_size")
+    src_size = config_value(model, given[0], "src_vocab_size", "vocab_size")
     if src_size is None:
         raise ValueError("src_vocab_size must be given: the model has no configuration that says it")
-    tgt_size = said(model, given[1], "tgt_vocab_size", "decoder_vocab_size", "vocab_size")
-    pad, bos = said(model, given[2], "pad_id", "pad_token_id"), said(model, given[3], *_STARTS)
+    tgt_size = config_value(model, given[1], "tgt_vocab_size", "decoder_vocab_size", "vocab_size")
+    pad = config_value(model, given[2], "pad_id", "pad_token_id")
+    bos = config_value(model, given[3], *_STARTS)
     sizes = src_size, src_size if tgt_size is None else tgt_size
     pad, bos = 0 if pad is None else pad, 2 if bos is None else bos
     check_size(minimum=2 + len({pad, bos}), src_vocab_size=sizes[0], tgt_vocab_size=sizes[1])

@@ -13,7 +13,7 @@ from transformer.study.checks import Skipped, seed_generators
 from transformer.study.model_checks import adapted, find_logits
 
 __all__ = [
-    "Batch", "words_of", "lag_of", "take_apart", "Reading", "plain_loss", "loss_value", "differing",
+    "Batch", "without_padding", "shift_of", "parse_batch", "Reading", "plain_loss", "loss_value", "differing",
     "Program",
 ]  # fmt: skip
 
@@ -65,26 +65,26 @@ class Batch:
 
     def few(self, pad: int) -> "Batch":
         """At most four rows with different sources, the longest and the shortest target among them."""
-        rows = words_of(self.ids("src" if "src" in self.roles else "labels"), pad)
+        rows = without_padding(self.ids("src" if "src" in self.roles else "labels"), pad)
         firsts = [b for b, row in enumerate(rows[:64]) if row not in rows[:b]]
-        lengths = [len(row) for row in words_of(self.ids("labels"), pad)]
+        lengths = [len(row) for row in without_padding(self.ids("labels"), pad)]
         order = sorted(firsts, key=lambda b: lengths[b])
         return self.rows(*sorted({order[0], order[-1], *firsts[:2]}))
 
 
-def words_of(ids: Tensor, pad: int) -> list[tuple[int, ...]]:
+def without_padding(ids: Tensor, pad: int) -> list[tuple[int, ...]]:
     """The rows of a batch without padding and ignored places."""
     return [tuple(word for word in row if word != pad and word >= 0) for row in ids.tolist()]
 
 
-def lag_of(read: Tensor, labels: Tensor) -> int | None:
+def shift_of(read: Tensor, labels: Tensor) -> int | None:
     """How many places what is read stands behind the targets, if it is the same sentences."""
-    for lag in (1, 0, 2):
-        later = read[:, lag:]
+    for shift in (1, 0, 2):
+        later = read[:, shift:]
         width = min(later.size(1), labels.size(1))
         equal, real = labels[:, :width] == later[:, :width], labels[:, :width] >= 0
         if real.any() and (equal | ~real).double().mean() > 0.9:
-            return lag
+            return shift
     return None
 
 
@@ -92,15 +92,15 @@ def _is_ids(part: Any) -> bool:
     return isinstance(part, Tensor) and part.dim() == 2 and part.dtype in (torch.long, torch.int)
 
 
-def take_apart(name: str, batch: Any) -> Batch:
+def parse_batch(name: str, batch: Any) -> Batch:
     """A batch by its roles; refused if it has another form (`TypeError`, `ValueError`)."""
     if isinstance(batch, Mapping):
         parts = dict(batch)
         roles = {role: key for role, names in _NAMES.items() for key in names if _is_ids(parts.get(key))}
     else:
         parts = dict(enumerate(batch if isinstance(batch, (tuple, list)) else (batch,)))
-        found = [key for key, part in parts.items() if _is_ids(part)]
-        roles = dict(zip(_ORDERS.get(len(found), ()), found, strict=False))
+        keys = [key for key, part in parts.items() if _is_ids(part)]
+        roles = dict(zip(_ORDERS.get(len(keys), ()), keys, strict=False))
     if set(roles) == {"src"}:
         roles = {"labels": roles["src"]}
     if "labels" not in roles:
@@ -111,7 +111,7 @@ def take_apart(name: str, batch: Any) -> Batch:
         raise ValueError(f"{name} must have the same number of rows, at least 1, but has {sizes}")
     if set(roles) == {"src", "labels"}:
         src, labels = parts[roles["src"]], parts[roles["labels"]]
-        if src.shape == labels.shape and lag_of(src, labels) in (0, 1):
+        if src.shape == labels.shape and shift_of(src, labels) in (0, 1):
             roles = {"read": roles["src"], "labels": roles["labels"]}  # of a language model
     return Batch(batch, parts, roles)
 
@@ -138,7 +138,7 @@ class _Listener(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, Tensor, Tensor, int]] = []
+        self.captured: list[tuple[str, Tensor, Tensor, int]] = []
         self.looked_up: list[tuple[Tensor, int]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -149,7 +149,7 @@ class _Listener(TorchFunctionMode):
             logits, rest = (args[0], args[1:]) if args else (given.pop("input"), ())
             axis = 1 if name == "cross_entropy" and logits.dim() > 1 else -1
             leaf = torch.full_like(logits.detach(), 1 / logits.size(axis)).requires_grad_()
-            self.found.append((name, logits.detach(), leaf, axis))
+            self.captured.append((name, logits.detach(), leaf, axis))
             args = leaf, *rest
         return func(*args, **given)
 
@@ -158,7 +158,7 @@ def _read_loss(loss: Callable[[Any, Any], Any], model: nn.Module, batch: Batch) 
     seed_generators(0)
     with torch.enable_grad(), _Listener() as listener:
         value = loss_value(loss(model.eval(), batch.given()))
-    best = [found for found in listener.found if found[0] == "cross_entropy"] or listener.found
+    best = [each for each in listener.captured if each[0] == "cross_entropy"] or listener.captured
     if not best or not value.requires_grad:
         raise Skipped("the loss computes no cross-entropy that can be watched")
     slopes = torch.autograd.grad(value, [leaf for _, _, leaf, _ in best], materialize_grads=True)
@@ -242,19 +242,19 @@ class Program:
 
     @cached_property
     def longest(self) -> int:
-        lengths = [len(row) for row in words_of(self.few.ids("labels"), self.pad)]
+        lengths = [len(row) for row in without_padding(self.few.ids("labels"), self.pad)]
         return lengths.index(max(lengths))
 
     def unpadded(self) -> Any:
         """The longest sentence, cut to its own length."""
         batch = self.few.rows(self.longest)
-        lengths = {role: len(words_of(batch.ids(role), self.pad)[0]) for role in batch.roles}
+        lengths = {role: len(without_padding(batch.ids(role), self.pad)[0]) for role in batch.roles}
         return batch.put(**{role: batch.ids(role)[:, :length] for role, length in lengths.items()}).given()
 
     def reworded(self, role: str) -> Reading:
         """The longest sentence with other words: of a source all, of targets those of the second half."""
         batch, special = self.few.rows(self.longest), {self.pad, self.bos, self.eos}
-        words = sorted({w for row in words_of(self.few.ids(role), self.pad) for w in row} - special)
+        words = sorted({w for row in without_padding(self.few.ids(role), self.pad) for w in row} - special)
         if len(words) < 2:
             raise Skipped("there is one word alone")
         others, changed = dict(zip(words, words[1:] + words[:1], strict=True)), {}

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformer.study.checks import Finding, Skipped, listed, not_finite, without_dropout, without_gradient
-from transformer.study.model_checks import CheckReport, examine, inverted_mask, said
-from transformer.study.readings import Program, differing, lag_of, loss_value, plain_loss
-from transformer.study.readings import take_apart, words_of
+from transformer.study.model_checks import CheckReport, config_value, examine, inverted_mask
+from transformer.study.readings import Program, differing, loss_value, plain_loss, shift_of
+from transformer.study.readings import parse_batch, without_padding
 from transformer.validation import check_number, check_type
 
 __all__ = ["check_training"]
@@ -30,7 +30,7 @@ def _check_ids(p: Program) -> Finding:
     ranges = []
     for role in p.batch.roles:
         ids, name = p.batch.ids(role), "src_vocab_size" if role == "src" else "tgt_vocab_size"
-        size = said(p.model, None, name, "vocab_size") or max(tables, default=2**62)
+        size = config_value(p.model, None, name, "vocab_size") or max(tables, default=2**62)
         ranges.append(f"{role} {int(ids.min())} to {int(ids.max())}")
         if ids.max() >= size:
             return _wrong(f"{ranges[-1]}, but the table has {size} rows", "another model's vocabulary")
@@ -49,8 +49,8 @@ def _check_dev(p: Program) -> Finding:
     if p.more["dev"] is None:
         raise Skipped("no dev batch was given")
     role = "src" if "src" in p.batch.roles else "labels"
-    held = [row for batch in p.more["dev"] for row in words_of(batch.ids(role), p.pad)]
-    trained = set(words_of(p.batch.ids(role), p.pad))
+    held = [row for batch in p.more["dev"] for row in without_padding(batch.ids(role), p.pad)]
+    trained = set(without_padding(p.batch.ids(role), p.pad))
     if both := [row for row in held if row in trained]:
         measured = f"{len(both)} of {len(held)} dev sources are in training, the first: {listed(both[0])}"
         return _wrong(measured, "split after pairs were repeated or shuffled")
@@ -86,13 +86,13 @@ def _check_start(p: Program) -> Finding:
 def _check_shift(p: Program) -> Finding:
     """Position t reads token t and predicts token t + 1."""
     read, targets = p.each[p.longest].read, p.each[p.longest].targets
-    lag = None if read is None else lag_of(read[None], targets[None])
-    if lag is None:
+    shift = None if read is None else shift_of(read[None], targets[None])
+    if shift is None:
         raise Skipped("what the decoder reads of its targets can't be seen")
-    if lag == 0:
+    if shift == 0:
         measured = "the decoder reads the very token that it must predict"
         return _wrong(measured, "no shift: read tgt[:, :-1], predict tgt[:, 1:]")
-    if lag == 2:
+    if shift == 2:
         measured = "a token is predicted 2 positions before it is read, not 1"
         return _wrong(measured, "shifted twice: in the batch, and again in the model or the loss")
     return _right("each token is read one position after it is predicted")
@@ -102,7 +102,7 @@ def _check_end(p: Program) -> Finding:
     """Every target ends with the end token, and the loss asks for it."""
     if "src" not in p.few.roles:
         raise Skipped("a language model's text")
-    given = {row[-1] for row in words_of(p.few.ids("labels"), p.pad) if row}
+    given = {row[-1] for row in without_padding(p.few.ids("labels"), p.pad) if row}
     ends = {sentence[-1] for sentence in p.sentences if sentence}
     end = min(given) if p.eos is None and len(given) == 1 < len(p.sentences) else p.eos
     if ends == {end}:
@@ -305,8 +305,8 @@ def _check_search(p: Program) -> Finding:
     asked, wrong = p.sentences, []
     if len(set(p.first)) > 1:  # no start token: what is read first is a word of the sentence
         asked = [[first, *sentence] for first, sentence in zip(p.first, asked, strict=True)]
-    found = p.more["search"](p.model.eval(), p.few.ids("src").clone(), max(map(len, asked)) + 1)
-    for row, sentence in zip(found, asked, strict=True):
+    written = p.more["search"](p.model.eval(), p.few.ids("src").clone(), max(map(len, asked)) + 1)
+    for row, sentence in zip(written, asked, strict=True):
         words = [int(word) for word in row]
         if words[:1] != sentence[:1] and (not p.first or words[:1] in (p.first[:1], [p.bos])):
             words = words[1:]
@@ -397,13 +397,13 @@ def check_training(
         if piece is not None and not callable(piece):
             raise TypeError(f"{name} must be callable, not {type(piece).__name__}")
     check_number(seconds=seconds)
-    parts = take_apart("batch", batch)
-    pad = said(model, pad_id, "pad_id", "pad_token_id") or 0
-    bos = said(model, bos_id, "bos_id", "decoder_start_token_id")
-    eos = said(model, eos_id, "eos_id", "eos_token_id")
+    parts = parse_batch("batch", batch)
+    pad = config_value(model, pad_id, "pad_id", "pad_token_id") or 0
+    bos = config_value(model, bos_id, "bos_id", "decoder_start_token_id")
+    eos = config_value(model, eos_id, "eos_id", "eos_token_id")
     if dev is not None:
         alone = isinstance(dev, Tensor | Mapping) or any(isinstance(part, Tensor) for part in dev)
-        dev = [take_apart("dev", held) for held in ([dev] if alone else dev)]
+        dev = [parse_batch("dev", held) for held in ([dev] if alone else dev)]
     more = {"search": search, "dev": dev, "train": train, "evaluate": evaluate}
     more |= {"optimizer": optimizer, "schedule": schedule, "seconds": seconds}
     device = parts.ids("labels").device

@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     mistakes: Sequence[Mistake]
     module: str = ""  # that the chapter exports it to, or none
     imports: str = ""  # what the code needs where there is no module
-    kept: Sequence[str] = ()  # methods of a class that are not to be written
+    provided_methods: Sequence[str] = ()  # methods of a class that are not to be written
     beyond: Sequence[str] = ()  # cells that ask more of it than its text does, and run on the book's
     task: str = ""
     given: str = ""  # statements that make the inputs of the probes
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
 @functools.cache
 def pieces() -> dict[str, Piece]:
     """All pieces of the workbook by their keys, in the order of the book."""
-    found = {}
+    by_key = {}
     chapters = tomllib.loads(record_path("workbook.toml").read_text(encoding="utf8"))
     for chapter, entries in chapters.items():
         imports = entries.pop("imports", "")
@@ -70,8 +70,8 @@ def pieces() -> dict[str, Piece]:
             if "code" not in entry:
                 entry["code"] = _exported(entry["module"], entry["cell"])
             piece = Piece(chapter=chapter, name=name, imports=imports, **entry)
-            found[piece.key] = piece
-    return found
+            by_key[piece.key] = piece
+    return by_key
 
 
 def _exported(module: str, cell: str) -> str:
@@ -117,8 +117,8 @@ class Draws:
 
 def draws(run: Callable[..., Tensor], *inputs: Tensor) -> Draws:
     """The distribution of `run` over 4,000 copies of the first row of its inputs."""
-    found = run(*(x[:1].repeat_interleave(4000, dim=0) for x in inputs)).detach().double()
-    return Draws(found.mean(0), found.std(0), found.flatten(1).sum(1).std())
+    drawn = run(*(x[:1].repeat_interleave(4000, dim=0) for x in inputs)).detach().double()
+    return Draws(drawn.mean(0), drawn.std(0), drawn.flatten(1).sum(1).std())
 
 
 def filled(module: nn.Module, by_name: bool = True) -> nn.Module:
@@ -143,25 +143,25 @@ def outcomes(piece: Piece, candidate: Any, by_name: bool = True) -> dict[str, An
         names.update(name for name, _ in (*module.named_parameters(), *module.named_buffers()))
         return filled(module, by_name)
 
-    found: dict[str, Any] = {_NAMES: names}
-    known = {"piece": candidate, "filled": fill, "draws": draws, "randn": torch.randn}
+    results: dict[str, Any] = {_NAMES: names}
+    names_in_scope = {"piece": candidate, "filled": fill, "draws": draws, "randn": torch.randn}
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)  # a wrong formula cannot hide behind rounding
     try:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)  # not those of GPUs, which nobody restores
-            exec(piece.given, scope := _context(piece) | known)
+            exec(piece.given, scope := _context(piece) | names_in_scope)
             for question, expression in piece.probes.items():
                 torch.default_generator.manual_seed(0)
                 try:
-                    found[question] = eval(expression, scope)
+                    results[question] = eval(expression, scope)
                 except Exception as error:  # one more thing that code can do
                     if isinstance(error, NotImplementedError) and not error.args:  # not written yet
                         raise
-                    found[question] = error.with_traceback(None)
+                    results[question] = error.with_traceback(None)
     finally:
         torch.set_default_dtype(before)
-    return found
+    return results
 
 
 # How an outcome differs from the right one
@@ -172,8 +172,8 @@ def _parts(value: Any, name: str = "") -> dict[str, Any]:
     if isinstance(value, tuple | list):
         value = {f"part {number}": part for number, part in enumerate(value, 1)} or value
     inner = value.items() if isinstance(value, dict) else ()
-    found = [_parts(part, f"{name}{key}: ") for key, part in inner]
-    return {key: part for each in found for key, part in each.items()} if found else {name: value}
+    nested = [_parts(part, f"{name}{key}: ") for key, part in inner]
+    return {key: part for each in nested for key, part in each.items()} if nested else {name: value}
 
 
 def same(one: Any, other: Any) -> bool:
@@ -198,11 +198,11 @@ def _alike(one: Any, other: Any) -> bool:
     return issubclass(kind, Exception) or bool(one == other)
 
 
-def difference(found: Any, right: Any) -> str:
+def difference(actual: Any, right: Any) -> str:
     """How an outcome differs from the right one, with the first place that does."""
-    mine, books = _parts(found), _parts(right)
+    mine, books = _parts(actual), _parts(right)
     name = next((name for name in mine if name in books and not _alike(mine[name], books[name])), "")
-    one, other = (mine[name], books[name]) if name else (found, right)
+    one, other = (mine[name], books[name]) if name else (actual, right)
     if isinstance(one, Exception):
         return f"{name}yours raises {_kind(one)}"
     if isinstance(one, Draws) and isinstance(other, Draws):
@@ -242,11 +242,11 @@ _DONE: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-def transformation(found: Any, right: Any) -> str:
+def transformation(actual: Any, right: Any) -> str:
     """What has been done to the right value to make this one, in words; an empty text for nothing simple."""
-    mine, books = _parts(found), _parts(right)
+    mine, books = _parts(actual), _parts(right)
     if mine.keys() != books.keys():
-        return f"you return {_kind(found)}, and {_kind(right)} is wanted"
+        return f"you return {_kind(actual)}, and {_kind(right)} is wanted"
     wrong = [name for name in books if not _alike(mine[name], books[name])]
     for one, other in combinations(wrong, 2):
         if _alike(mine[one], books[other]) and _alike(mine[other], books[one]):
@@ -290,34 +290,35 @@ class Verdict(NamedTuple):
 def judge(piece: Piece, candidate: Any) -> Verdict:
     """Compare a piece by value with the book's, and say what is likely to be wrong with another one."""
     try:
-        found = outcomes(piece, candidate)
-        if renamed := found[_NAMES] != _expected(piece.key)[_NAMES]:
-            found = outcomes(piece, candidate, by_name=False)
+        actual = outcomes(piece, candidate)
+        if renamed := actual[_NAMES] != _expected(piece.key)[_NAMES]:
+            actual = outcomes(piece, candidate, by_name=False)
     except NotImplementedError:
         return Verdict(MISSING, "not written yet")
     right = _expected(piece.key, by_name=not renamed)
-    different = [question for question in piece.probes if not same(found[question], right[question])]
+    different = [question for question in piece.probes if not same(actual[question], right[question])]
     if not different:
         return Verdict(RIGHT, f"equal to the book's in all that was asked ({len(right) - 1})", renamed)
     first = different[0]
-    where = f"{first}: {difference(found[first], right[first])}"
-    return Verdict(WRONG, "; ".join(filter(None, (_cause(piece, found, first, not renamed), where))), renamed)
+    where = f"{first}: {difference(actual[first], right[first])}"
+    cause = _cause(piece, actual, first, not renamed)
+    return Verdict(WRONG, "; ".join(filter(None, (cause, where))), renamed)
 
 
-def _cause(piece: Piece, found: dict[str, Any], first: str, by_name: bool) -> str:
+def _cause(piece: Piece, actual: dict[str, Any], first: str, by_name: bool) -> str:
     # What gives these values: a usual mistake, or something simple that was done to the right ones.
     right, partly = _expected(piece.key, None, by_name), ""
     for number, mistake in enumerate(piece.mistakes):
         wrong = _expected(piece.key, number, by_name)
-        if all(same(found[question], wrong[question]) for question in piece.probes):
+        if all(same(actual[question], wrong[question]) for question in piece.probes):
             return mistake.says
-        if same(found[first], wrong[first]) and not same(wrong[first], right[first]):
+        if same(actual[first], wrong[first]) and not same(wrong[first], right[first]):
             partly = partly or f"{mistake.says}; something else is wrong as well"
-    if isinstance(found[first], NameError):
+    if isinstance(actual[first], NameError):
         return "imports and helpers belong in the same cell"
-    if partly or isinstance(found[first], Exception) or isinstance(right[first], Exception):
+    if partly or isinstance(actual[first], Exception) or isinstance(right[first], Exception):
         return partly
-    return transformation(found[first], right[first])
+    return transformation(actual[first], right[first])
 
 
 @functools.cache
