@@ -36,10 +36,10 @@ def mypy(*files: str | Path) -> tuple[int, str]:
     return check(sys.executable, "-m", "mypy", *words)
 
 
-def pyright(folder: Path) -> tuple[int, str]:
-    settings = folder / "pyrightconfig.json"
-    settings.write_text(json.dumps({"extraPaths": [str(ROOT)]}))
-    return check(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--project", settings)
+def pyright(folder: Path, *words: str, **settings: object) -> tuple[int, str]:
+    project = folder / "pyrightconfig.json"
+    project.write_text(json.dumps({"extraPaths": [str(ROOT)], **settings}))
+    return check(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--project", project, *words)
 
 
 @pytest.fixture
@@ -108,6 +108,19 @@ def test_pyright_has_nothing_to_say_of_a_users_program_but_where_it_is_wrong(nod
     assert status == 1 and "\n1 error, 0 warnings" in said, said
     error = r'.* - error: .*\n?.*"str" is not assignable to "bytes"'
     assert re.search(re.escape(f"{wrong}:") + error, said)
+
+
+@pytest.mark.slow
+@pytest.mark.types
+def test_pyright_finds_no_name_in_the_tests_that_is_not_there_but_the_planted_ones(node, tmp_path):
+    # Of types, which tests get wrong on purpose, it has much to say that mypy's settings leave out as well.
+    (tmp_path / "test_rotten.py").write_text(ROTTEN)
+    _, said = pyright(tmp_path, "--outputjson", include=[".", os.path.relpath(ROOT / "tests", tmp_path)])
+    assert json.loads(said)["summary"]["filesAnalyzed"] > 80
+    gone = re.compile(r"is unknown import symbol|No parameter named|is not defined")
+    found = [each for each in json.loads(said)["generalDiagnostics"] if gone.search(each["message"])]
+    places = [(Path(each["file"]).name, each["range"]["start"]["line"] + 1) for each in found]
+    assert places == [("test_rotten.py", line) for line in (2, 6, 8)]
 
 
 @pytest.mark.slow
