@@ -39,7 +39,8 @@ def mypy(*files: str | Path) -> tuple[int, str]:
 def pyright(folder: Path, *words: str, **settings: object) -> tuple[int, str]:
     project = folder / "pyrightconfig.json"
     project.write_text(json.dumps({"extraPaths": [str(ROOT)], **settings}))
-    return check(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--project", project, *words)
+    words = ("--pythonpath", sys.executable, "--project", str(project), *words)
+    return check(sys.executable, "-m", "pyright", *words)
 
 
 @pytest.fixture

@@ -90,23 +90,23 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
     config, rows = model.config, torch.arange(len(src), device=src.device)
     tokens = src.new_full((len(src), max_length), config.pad_id)
     last = src.new_full((len(src),), config.bos_id)
-    going = torch.ones_like(last, dtype=torch.bool)
-    length, broken = rows.new_ones(()), going.new_zeros(())
+    active = torch.ones_like(last, dtype=torch.bool)
+    length, broken = rows.new_ones(()), active.new_zeros(())
     with evaluating(model):
         state = decoder_state(model, src)
         for step in range(1, max_length + 1):
             logits = state.step(last)
             last = logits.argmax(-1)  # of a NaN, where there is one
-            broken |= (logits.gather(1, last[:, None]).isnan()[:, 0] & going).any()
-            last = last.masked_fill(~going, config.pad_id)
+            broken |= (logits.gather(1, last[:, None]).isnan()[:, 0] & active).any()
+            last = last.masked_fill(~active, config.pad_id)
             tokens[rows, step - 1] = last
-            going = going & (last != config.eos_id)
-            length = length + going.any()
-            left = going.nonzero()[:, 0] if step % state.look_every == 0 else rows
+            active = active & (last != config.eos_id)
+            length = length + active.any()
+            left = active.nonzero()[:, 0] if step % state.look_every == 0 else rows
             if len(left) == 0:
                 break
             if len(left) < len(rows):
-                rows, last, going = rows[left], last[left], going[left]
+                rows, last, active = rows[left], last[left], active[left]
                 state.keep(left)
     _check_numbers(broken)
     return tokens[:, :length]
@@ -179,11 +179,11 @@ def best_continuations(alive: BeamResult, log_probs: Tensor) -> tuple[BeamResult
     return BeamResult(tokens, scores), origin
 
 
-def merge_hypotheses(kept: BeamResult, new: BeamResult, pad_id: int) -> BeamResult:
+def merge_hypotheses(best: BeamResult, new: BeamResult, pad_id: int) -> BeamResult:
     """The best K of K hypotheses `[B, K, L]` and some new ones `[B, N, M]`, M ≥ L: `[B, K, M]`, sorted."""
-    padded = F.pad(kept.tokens, (0, new.tokens.size(2) - kept.tokens.size(2)), value=pad_id)
-    scores = torch.cat([kept.scores, new.scores], dim=1)  # [B, K + N]
-    return keep_best(scores, torch.cat([padded, new.tokens], dim=1), kept.scores.size(1))
+    padded = F.pad(best.tokens, (0, new.tokens.size(2) - best.tokens.size(2)), value=pad_id)
+    scores = torch.cat([best.scores, new.scores], dim=1)  # [B, K + N]
+    return keep_best(scores, torch.cat([padded, new.tokens], dim=1), best.scores.size(1))
 
 
 # %% book/08-decoding.ipynb · The search · [extend-beam]
@@ -194,19 +194,20 @@ def extend_beam(state: DecoderState, last: Tensor, alive: BeamResult) -> tuple[B
 
 
 # %% book/08-decoding.ipynb · The search · [beam-finished]
-def _set_aside(
-    ended: BeamResult, found: BeamResult, origin: Tensor, norm: float, config: TransformerConfig, ask: bool
+def _finalize(
+    ended: BeamResult, candidates: BeamResult, origin: Tensor, norm: float,
+    config: TransformerConfig, ask: bool,
 ) -> tuple[BeamResult, BeamResult, Tensor]:
     # Move what ends among the best K of 2K candidates to the finished; of the others, the best K go on.
     # With `ask`, only if anything ends.
-    beam_size, ends = ended.scores.size(1), found.tokens[:, :, -1] == config.eos_id  # [B, 2K]
+    beam_size, ends = ended.scores.size(1), candidates.tokens[:, :, -1] == config.eos_id  # [B, 2K]
     if not ask or ends.any():
-        scores = found.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
-        new = BeamResult(found.tokens[:, :beam_size], scores)
+        scores = candidates.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
+        new = BeamResult(candidates.tokens[:, :beam_size], scores)
         ended = merge_hypotheses(ended, new, config.pad_id)
-        scores, order = found.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
-        found, origin = BeamResult(_rows(found.tokens, order), scores), origin.gather(1, order)
-    return ended, BeamResult(*(x[:, :beam_size] for x in found)), origin[:, :beam_size]
+        scores, order = candidates.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
+        candidates, origin = BeamResult(_rows(candidates.tokens, order), scores), origin.gather(1, order)
+    return ended, BeamResult(*(x[:, :beam_size] for x in candidates)), origin[:, :beam_size]
 
 
 # %% book/08-decoding.ipynb · The search · [beam-start]
@@ -239,17 +240,17 @@ def _search(
     first_row = sentences[:, None] * beam_size  # [B, 1]
     written = sentences.new_ones(())  # tokens
     for length in range(1, max_length + 1):
-        found, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
+        candidates, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
         norm = length_norm(length, alpha)
         ask = state.look_every == 1
-        ended, alive, origin = _set_aside(ended, found, origin, norm, config, ask)
+        ended, alive, origin = _finalize(ended, candidates, origin, norm, config, ask)
         rows = first_row[: len(origin)] + origin  # of the state
-        going = (ended.scores == -torch.inf).any(dim=1)
-        going = going & (alive.scores != -torch.inf).any(dim=1)
-        written = written + going.any()
-        alive.scores.masked_fill_(~going[:, None], -torch.inf)  # what is done stays
+        active = (ended.scores == -torch.inf).any(dim=1)
+        active = active & (alive.scores != -torch.inf).any(dim=1)
+        written = written + active.any()
+        alive.scores.masked_fill_(~active[:, None], -torch.inf)  # what is done stays
         look = length % state.look_every == 0 or length == max_length
-        left = going.nonzero()[:, 0] if look else rows
+        left = active.nonzero()[:, 0] if look else rows
         if len(left) < len(rows):
             _write(result, sentences, ended)
             sentences, rows = sentences[left], rows[left]

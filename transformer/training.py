@@ -45,8 +45,8 @@ def check_device(device: torch.device | str) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except Exception as error:  # of four types
-        said = str(error).partition("\n")[0]
-        raise ValueError(f"device {device!r} cannot be used here: {said}") from error
+        message = str(error).partition("\n")[0]
+        raise ValueError(f"device {device!r} cannot be used here: {message}") from error
 
 
 # %% book/07-training.ipynb · Weight decay (AdamW) · [adamw]

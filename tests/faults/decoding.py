@@ -48,7 +48,7 @@ FAULTS = [
     Fault(
         "finished-goes-on",
         "a hypothesis that has ended is continued",
-        "_set_aside",
+        "_finalize",
         ".masked_fill(ends, -torch.inf).topk",
         ".topk",
     ),

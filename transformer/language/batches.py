@@ -105,8 +105,8 @@ def _check_encoded(pairs: Sequence[_Encoded], max_tokens: int) -> None:
         if isinstance(source, str) or isinstance(target, str):
             raise TypeError(f"pairs[{index}] is text: pairs must be ids, as encode_pairs returns them")
         if min(len(source), len(target)) == 0 or target[0] != BOS_ID:
-            said = f"ids, those of the target after the start token {BOS_ID}"
-            raise ValueError(f"pairs[{index}] must be {said}, not {(source, target)!r:.60}")
+            wanted = f"ids, those of the target after the start token {BOS_ID}"
+            raise ValueError(f"pairs[{index}] must be {wanted}, not {(source, target)!r:.60}")
         if (longest := max(len(source), len(target))) > max_tokens:
             raise ValueError(f"pairs[{index}] has {longest} tokens, more than max_tokens={max_tokens}")
 

@@ -85,10 +85,10 @@ def _bleu_tokenization(references: Sequence[str]) -> str:
 def _measured(
     metric: Any, hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int
 ) -> dict[str, Any]:
-    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=n_bootstrap)
+    result = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=n_bootstrap)
     signature = str(metric.get_signature())
-    facts = json.loads(found.format(signature=signature, is_json=True))
-    line = found.format(signature=signature)
+    facts = json.loads(result.format(signature=signature, is_json=True))
+    line = result.format(signature=signature)
     score = {"score": facts["score"], "signature": signature, "line": line}
     if n_bootstrap > 1:  # the library says nothing about a mean of 0
         score["mean"] = facts.get("confidence_mean", 0.0)

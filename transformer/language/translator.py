@@ -74,7 +74,7 @@ def translate_ids(model: Transformer, sources: list[list[int]], search: Search) 
     the ids of each translation without padding, none for an empty source."""
     device, pad_id = next(model.parameters()).device, model.config.pad_id
     longest = min(search.max_length, model.config.max_length)
-    found: list[list[int]] = [[] for _ in sources]
+    translations: list[list[int]] = [[] for _ in sources]
     for rows in by_length(sources, search.max_tokens):
         src = pad([sources[row] for row in rows], pad_id).to(device)
         if search.beam_size == 1:
@@ -83,8 +83,8 @@ def translate_ids(model: Transformer, sources: list[list[int]], search: Search) 
             beam = beam_search(model, src, search.beam_size, search.length_penalty, longest)
             best = beam.tokens[:, 0]
         for row, ids in zip(rows, best.tolist(), strict=True):
-            found[row] = [token for token in ids if token != pad_id]
-    return found
+            translations[row] = [token for token in ids if token != pad_id]
+    return translations
 
 
 # %% book/13-translation.ipynb · A translator in ten lines · [any-translator]
@@ -131,9 +131,9 @@ class AnyTranslator(ABC):
             TypeError, ValueError: `sentences` is a string or holds a non-string, `search` is not a
                 `Search`, there is no such setting, or as in `Search`.
         """
-        found = self.translate_checked(sentences, search, **changes)
-        warn_of_doubts(sentences, [each.doubts for each in found])
-        return [each.text for each in found]
+        checked = self.translate_checked(sentences, search, **changes)
+        warn_of_doubts(sentences, [each.doubts for each in checked])
+        return [each.text for each in checked]
 
     def translate_checked(
         self, sentences: Sequence[str], search: Search = Search(), **changes: Any
@@ -155,8 +155,8 @@ class AnyTranslator(ABC):
             raise TypeError("sentences must be a list of strings, not one string")
         check_type(Search, search=search)
         sources = self.read(sentences)
-        found = self.engine([source.ids for source in sources], replace(search, **changes))
-        return list(zip(sources, found, strict=True))
+        targets = self.engine([source.ids for source in sources], replace(search, **changes))
+        return list(zip(sources, targets, strict=True))
 
 
 # %% book/13-translation.ipynb · A translator in ten lines · [the-translator]
@@ -268,31 +268,31 @@ class Translator(AnyTranslator):
     ) -> list[str]:
         """As `translate`, into the form that training showed, as scores want them; the one warning is of
         sentences that are cut."""
-        found = self._searched(sentences, search, changes)
-        warn_of_doubts(sentences, [source.cuts for source, _ in found])
-        return [self.vocabulary.decode(ids) for _, ids in found]
+        searched = self._searched(sentences, search, changes)
+        warn_of_doubts(sentences, [source.cuts for source, _ in searched])
+        return [self.vocabulary.decode(ids) for _, ids in searched]
 
     def align(self, sentence: str, search: Search = Search(), **changes: Any) -> Alignment:
         """Translate one sentence as `translate` does, and note what the decoder attended to meanwhile."""
         check_type(str, sentence=sentence)
-        ((read, found),) = self._searched([sentence], search, changes)
+        ((read, written),) = self._searched([sentence], search, changes)
         warn_of_doubts([sentence], [read.cuts])
-        target = found or [self.model.config.eos_id]  # of an empty sentence
+        target = written or [self.model.config.eos_id]  # of an empty sentence
         names, weights = self.vocabulary.tokens, _cross_attention(self.model, read.ids, target)
         return Alignment(names(read.ids), names(target), weights)
 
 
 # %% book/13-translation.ipynb · A translator in ten lines · [alignment-by-words]
-def by_words(found: Alignment) -> Alignment:
+def by_words(alignment: Alignment) -> Alignment:
     """What `Translator.align` returned, between words: weights are summed over a source word's subwords,
     and averaged over a target word's."""
-    columns, rows = (_words(side, found.weights) for side in (found.source, found.target))
+    columns, rows = (_words(side, alignment.weights) for side in (alignment.source, alignment.target))
     rows = rows / rows.sum(dim=1, keepdim=True)
     source, target = (
         "".join(side).replace("</s>", "▁</s>").removeprefix("▁").split("▁")
-        for side in (found.source, found.target)
+        for side in (alignment.source, alignment.target)
     )
-    return Alignment(source, target, rows @ found.weights @ columns.T)
+    return Alignment(source, target, rows @ alignment.weights @ columns.T)
 
 
 def _words(tokens: list[str], like: Tensor) -> Tensor:

@@ -58,14 +58,14 @@ def _learn(
         show_progress=False,
     )
     learner.train_from_iterator((normalize(preparation.prepare(text)) for text in sentences), trainer)
-    learned = json.loads(learner.to_str())["model"]
-    numbers: dict[str, int] = learned["vocab"]
+    trained = json.loads(learner.to_str())["model"]
+    numbers: dict[str, int] = trained["vocab"]
     if len(numbers) == len(SPECIALS):
         raise ValueError("sentences hold no words to learn from")
     if len(numbers) > size:  # then nothing is merged, and these are the characters
         n = len(numbers) - len(SPECIALS)
         raise ValueError(f"size must be at least {len(numbers)} for texts of {n} characters, but is {size}")
-    return sorted(numbers, key=numbers.__getitem__), [(left, right) for left, right in learned["merges"]]
+    return sorted(numbers, key=numbers.__getitem__), [(left, right) for left, right in trained["merges"]]
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-numbers]
@@ -193,8 +193,8 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Put a sentence back together from its `ids`, up to the first end token; it is still prepared."""
-        kept = takewhile(lambda index: index != EOS_ID, map(operator.index, ids))
-        names = self.tokens(index for index in kept if index not in (PAD_ID, BOS_ID))
+        content = takewhile(lambda index: index != EOS_ID, map(operator.index, ids))
+        names = self.tokens(index for index in content if index not in (PAD_ID, BOS_ID))
         return "".join(names).replace(SPACE, " ").strip()
 
     def tokens(self, ids: Iterable[int]) -> list[str]:

@@ -231,8 +231,8 @@ class RotaryStretch:
     def __call__(self, speeds: Tensor) -> Tensor:
         """The new speeds, of the shape of `speeds`."""
         turns = self.length * speeds / (2 * math.pi)
-        kept = ((turns - self.slow) / (self.fast - self.slow)).clamp(0.0, 1.0)
-        return speeds * (kept + (1 - kept) / self.factor)
+        share = ((turns - self.slow) / (self.fast - self.slow)).clamp(0.0, 1.0)
+        return speeds * (share + (1 - share) / self.factor)
 
 
 # %% book/15-since-2017.ipynb · ALiBi · [alibi]

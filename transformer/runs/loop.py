@@ -88,8 +88,8 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
         state: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         given = state["format"]
     except Exception as error:  # a stranger's file can raise half a dozen types of error
-        said = f"{type(error).__name__}: {str(error).strip():.200}"
-        raise CheckpointError(f"{path} is not a checkpoint that can be read ({said})") from error
+        message = f"{type(error).__name__}: {str(error).strip():.200}"
+        raise CheckpointError(f"{path} is not a checkpoint that can be read ({message})") from error
     if given != CHECKPOINT_FORMAT:
         wanted = f"in the format {CHECKPOINT_FORMAT!r}, but says {given!r:.60}"
         raise CheckpointError(f"{path} is not a checkpoint {wanted}")

@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = [
     "changes", "influence", "B", "S", "T", "LONGEST", "seed_generators", "sentences", "Finding", "Skipped",
     "listed", "Probe", "without_dropout", "redrawn", "Check", "CHECKS", "NEEDED", "check", "result_is_logits",
-    "calls_repeat", "result_is_no_softmax", "is_random", "dropout_is_as_said", "OVER_WORDS", "NO_MASK",
+    "calls_repeat", "result_is_no_softmax", "is_random", "dropout_matches", "OVER_WORDS", "NO_MASK",
     "future_is_hidden", "padding_is_ignored", "batch_is_no_context", "source_is_read", "past_is_read",
     "swapped", "NO_POSITIONS", "source_order_counts", "target_order_counts", "gradients_of", "not_finite",
     "without_gradient", "empty_source_is_finite", "one_token_is_enough", "parameters_are_trained",
@@ -84,9 +84,9 @@ class Skipped(Exception):
 
 def listed(names: Iterable[object]) -> str:
     """The first two names, and how many more there are."""
-    shown = [str(name) for name in names]
-    more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
-    return ", ".join(shown[:2]) + more
+    texts = [str(name) for name in names]
+    more = f" and {len(texts) - 2} more" if len(texts) > 2 else ""
+    return ", ".join(texts[:2]) + more
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Probe:
         largest = {what: change.max().item() for what, change in moved.items()}
         # "Not at most" rather than "more than", because a NaN is neither.
         wrong = {what: not change <= self.tolerance for what, change in largest.items()}
-        said = (f"{what} {f'{largest[what]:.2g}' if wrong[what] else 'none'}" for what in largest)
-        return Finding(not any(wrong.values()), "change: " + ", ".join(said))
+        parts = (f"{what} {f'{largest[what]:.2g}' if wrong[what] else 'none'}" for what in largest)
+        return Finding(not any(wrong.values()), "change: " + ", ".join(parts))
 
     def changed(self, moved: Tensor) -> Finding:
         """That all changes can be seen."""
@@ -226,7 +226,7 @@ def is_random(probe: Probe) -> bool:
 
 
 @check("dropout", "a rate that does not reach all its layers, or none of them")
-def dropout_is_as_said(probe: Probe) -> Finding:
+def dropout_matches(probe: Probe) -> Finding:
     """Training mode is random where the model has dropout, and only there."""
     if probe.dropout is None:
         raise Skipped("whether there is dropout was not said")
@@ -244,7 +244,7 @@ def future_is_hidden(probe: Probe) -> Finding:
     """Logits do not depend on what stands after their position, or whether anything does."""
     tgt, moved = probe.tgt, {}
     for mode in ("evaluation", "training"):
-        training, found = mode == "training", []
+        training, differences = mode == "training", []
         whole = probe.logits(training=training)
         for t in range(1, T):
             rests = [probe.other_tgt[:, t:], torch.full_like(tgt[:, t:], probe.pad_id)]
@@ -252,8 +252,8 @@ def future_is_hidden(probe: Probe) -> Finding:
                 rests.append(tgt[:, :0])
             for rest in rests:
                 logits = probe.logits(tgt=torch.cat([tgt[:, :t], rest], dim=1), training=training)
-                found.append(changes(whole[:, :t], logits[:, :t]))
-        moved[mode] = torch.cat(found)
+                differences.append(changes(whole[:, :t], logits[:, :t]))
+        moved[mode] = torch.cat(differences)
     return probe.unchanged(**moved)
 
 
@@ -292,8 +292,8 @@ def source_is_read(probe: Probe) -> Finding:
 @check("target reach", "target shifted inside as well, decoder masks inverted", redraw=True)
 def past_is_read(probe: Probe) -> Finding:
     """Every target token matters at its own position and at all later ones."""
-    found = influence(lambda tgt: probe.logits(tgt=tgt), probe.tgt, probe.other_tgt)
-    return probe.changed(found[torch.ones_like(found, dtype=torch.bool).triu()])
+    reached = influence(lambda tgt: probe.logits(tgt=tgt), probe.tgt, probe.other_tgt)
+    return probe.changed(reached[torch.ones_like(reached, dtype=torch.bool).triu()])
 
 
 # %% book/16-clinic.ipynb · Order without positions · [order]
@@ -321,11 +321,11 @@ def target_order_counts(probe: Probe) -> Finding:
     """The order of earlier target tokens matters and, with absolute positions, their places."""
     if probe.positions == "none":
         raise Skipped(NO_POSITIONS)
-    whole, found = probe.logits(), []
+    whole, later = probe.logits(), []
     for t in range(1, T - 2):
         moved = changes(whole, probe.logits(tgt=swapped(probe.tgt, t)))
-        found.append(moved[t + 2 :].max())  # where both have been read
-    order = probe.changed(torch.stack(found))
+        later.append(moved[t + 2 :].max())  # where both have been read
+    order = probe.changed(torch.stack(later))
     if not order.passed or probe.positions == "relative":
         return order
     same = probe.logits(tgt=probe.tgt[:, 1:2].expand(-1, T))
@@ -389,8 +389,8 @@ def parameters_are_trained(probe: Probe, patience: int = 20) -> Finding:
     while dead and fruitless < patience:  # other batches and weights, until nothing new is reached
         seed += 1
         src, tgt, _, labels = probe.draw(seed)
-        found = without_gradient(gradients_of(redrawn(probe.model, seed), src, tgt, labels))
-        dead, fruitless = found, fruitless + 1 if found == dead else 0
+        missing = without_gradient(gradients_of(redrawn(probe.model, seed), src, tgt, labels))
+        dead, fruitless = missing, fruitless + 1 if missing == dead else 0
     if dead:
         return Finding(False, f"none for {listed(dead)}")
     return Finding(True, f"all of {len(gradients)} parameters have one")
@@ -403,13 +403,13 @@ def search_takes_the_best(probe: Probe) -> Finding:
     if probe.search is None:
         raise Skipped("no search was given")
     src = probe.ragged(probe.src)
-    found = probe.search(src.clone(), LONGEST)  # [B, L]
-    if found.dim() != 2 or len(found) != B or not 1 <= found.size(1) <= LONGEST:
-        return Finding(False, f"shape {list(found.shape)}, not [{B}, 1 to {LONGEST}]")
-    logits = probe.logits(src, torch.cat([probe.tgt[:, :1], found[:, :-1]], dim=1))
-    taken = logits.gather(2, found[:, :, None])[:, :, 0]
+    written = probe.search(src.clone(), LONGEST)  # [B, L]
+    if written.dim() != 2 or len(written) != B or not 1 <= written.size(1) <= LONGEST:
+        return Finding(False, f"shape {list(written.shape)}, not [{B}, 1 to {LONGEST}]")
+    logits = probe.logits(src, torch.cat([probe.tgt[:, :1], written[:, :-1]], dim=1))
+    taken = logits.gather(2, written[:, :, None])[:, :, 0]
     behind = (logits.amax(dim=2) - taken) / logits.abs().max()  # [B, L]
-    real = found != probe.pad_id
+    real = written != probe.pad_id
     real[:, 0] = True
     wrong = int((real & ~(behind <= probe.tolerance)).sum())
     return Finding(wrong == 0, f"{wrong} of {int(real.sum())} tokens are not the model's best")

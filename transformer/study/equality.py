@@ -26,11 +26,11 @@ def _gaps(actual: Any, expected: Any) -> Iterator[Tensor]:
         yield torch.where(a == b, 0.0, (a - b).detach().abs())  # equal infinities are not apart
 
 
-def show_equal(claim: str, actual: Any, expected: Any, **tolerance: Any) -> None:
+def show_equal(label: str, actual: Any, expected: Any, **tolerance: Any) -> None:
     """Compare by `torch.testing.assert_close`; print how many numbers agree, and how closely.
 
     Args:
-        claim: what the line says, such as "equal to torch.nn".
+        label: what the line says, such as "equal to torch.nn".
         actual: a number, a tensor, or a mapping or sequence of them.
         expected: what `actual` should be, in the same form.
         tolerance: of `assert_close`, as `rtol` and `atol`.
@@ -42,4 +42,4 @@ def show_equal(claim: str, actual: Any, expected: Any, **tolerance: Any) -> None
     gaps = list(_gaps(actual, expected))
     largest = max(gap.max().item() for gap in gaps if gap.numel())
     numbers = sum(gap.numel() for gap in gaps)
-    print(f"✓ {claim}: {numbers:,} number{'s' * (numbers != 1)}, largest difference {largest:.1g}")
+    print(f"✓ {label}: {numbers:,} number{'s' * (numbers != 1)}, largest difference {largest:.1g}")

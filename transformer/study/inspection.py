@@ -101,8 +101,8 @@ def _keys(ids: Tensor, pad_id: int, marks: Sequence[int]) -> dict[str, Tensor]:
     place = torch.arange(ids.size(1), device=ids.device)
     last = (ids != pad_id).sum(dim=1, keepdim=True) - 1  # [B, 1]
     mark = torch.isin(ids, torch.tensor(list(marks), dtype=torch.long, device=ids.device))
-    found = {"first": (place == 0).expand_as(ids), "last": place == last, "mark": mark}
-    return {role: where[:, None] for role, where in found.items()}
+    roles = {"first": (place == 0).expand_as(ids), "last": place == last, "mark": mark}
+    return {role: where[:, None] for role, where in roles.items()}
 
 
 def _places(ids: Tensor, pad_id: int, marks: Sequence[int], causal: bool) -> dict[str, Tensor]:
@@ -112,10 +112,10 @@ def _places(ids: Tensor, pad_id: int, marks: Sequence[int], causal: bool) -> dic
     same = ids[:, :, None] == ids[:, None, :]
     may = (ids != pad_id)[:, :, None] & (ids != pad_id)[:, None, :]
     may = may.tril() if causal else may
-    found = {"previous": step == -1, "itself": step == 0, "next": step == 1}
-    found |= {"repeat": same & (step < 0)} | _keys(ids, pad_id, marks)
+    roles = {"previous": step == -1, "itself": step == 0, "next": step == 1}
+    roles |= {"repeat": same & (step < 0)} | _keys(ids, pad_id, marks)
     ahead = ("next", "last") if causal else ()  # what comes later is not asked about
-    return {role: where & may for role, where in found.items() if role not in ahead}
+    return {role: where & may for role, where in roles.items() if role not in ahead}
 
 
 def share_on(weights: Tensor, places: Tensor) -> Tensor:
@@ -328,9 +328,9 @@ def gradient_times_input(
     """
     x, mask = model.src_embedding(src).detach().requires_grad_(), model.src_mask(src)
     memory = model.encoder(model.positions(x), mask)
-    said = model.project(model.decode(tgt, memory, mask)).log_softmax(dim=-1)
-    said = said.gather(-1, targets[..., None]).sum(dim=(0, 2))  # [T], of all sentences
-    slopes = [torch.autograd.grad(each, x, retain_graph=True)[0] for each in said]
+    log_p = model.project(model.decode(tgt, memory, mask)).log_softmax(dim=-1)
+    log_p = log_p.gather(-1, targets[..., None]).sum(dim=(0, 2))  # [T], summed
+    slopes = [torch.autograd.grad(each, x, retain_graph=True)[0] for each in log_p]
     return (torch.stack(slopes, dim=1) * x[:, None]).sum(dim=-1).abs().detach()
 
 
