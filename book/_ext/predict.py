@@ -62,12 +62,16 @@ def outputs(answer: nodes.container) -> list[nodes.container]:
 
 
 def telling(shown: nodes.container, question: Question) -> Iterator[nodes.Element]:
-    """Yield what tells the answer below what a cell shows: the first paragraph, and what has the figure."""
+    """Yield what tells the answer below what a cell shows: the first paragraph, and what has the figure.
+
+    A later cell is no paragraph, and has the figure in its code or in what it shows.
+    """
     cell = shown.parent
     for place, part in enumerate(cell.parent[cell.parent.index(cell) + 1 :]):
-        if isinstance(part, (nodes.container, nodes.section, nodes.raw)):
+        if isinstance(part, (nodes.section, nodes.raw)):
             return
-        if not place or predictions.tells(part.astext(), question):
+        is_first_paragraph = not place and not isinstance(part, nodes.container)
+        if is_first_paragraph or predictions.tells(part.astext().replace("_", ","), question):
             yield part
 
 

@@ -19,6 +19,9 @@ ROW = re.compile(r"^(?!✓).*(?:\S {2,}\S|\d\.\d+ [-+]?\d+\.\d+$)")  # may be a 
 RULE = re.compile(r"-{8,}")  # a line across a table
 FIGURE = re.compile(r"[-+±−×]?\d|(?:nan|inf|-|–)$")  # begins what a column of numbers holds
 NUMBER = re.compile(r"[-+−]?[\d.,]+%?")
+# As programs print them.
+MINUS, POWER = re.compile(r"(?<![\w.)])-(?=[\d.])"), re.compile(r"(?<=\d)e([-+]\d+)\b")
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # Between these a single blank is enough.
 BEFORE, AFTER = re.compile(r"(?:\d\.\d+|:) *$"), re.compile(r" *[-+]?\d+\.\d+(?: |$)")
 LEAST = 6  # cells of the smallest table
@@ -225,8 +228,14 @@ def parts(text: str) -> Iterator[Table | str]:
 # On the page -------------------------------------------------------------------------------------------
 
 
+def in_print(text: str) -> str:
+    """Return a text with its minus signs and powers of ten as they are set in print: -2e-16 is −2·10⁻¹⁶."""
+    return POWER.sub(lambda power: f"·10{str(int(power[1])).translate(RAISED)}", MINUS.sub("−", text))
+
+
 def cell(text: str, kind: str, width: int = 1) -> nodes.entry:
     """Return a cell; what holds a long word may break it."""
+    text = in_print(text)
     kind += " long" * any(len(word) > LONG for word in text.split())
     over = {"morecols": width - 1} if width > 1 else {}
     return nodes.entry("", nodes.paragraph(text, text), classes=kind.split(), **over)

@@ -109,7 +109,9 @@
   function sortable(table) {
     const [body] = table.tBodies, heads = [...table.tHead?.rows[0].cells ?? []];
     const value = (row, place) => {
-      const text = row.cells[place].textContent.trim().replaceAll(",", "").replace("−", "-");
+      const raised = (_, minus, digits) => `e${minus && "-"}${[...digits].map(digit => "⁰¹²³⁴⁵⁶⁷⁸⁹".indexOf(digit)).join("")}`;
+      const plain = row.cells[place].textContent.trim().replaceAll(",", "").replace("−", "-");
+      const text = plain.replace(/·10(⁻?)([⁰¹²³⁴-⁹]+)/, raised);
       return Number.isNaN(parseFloat(text)) ? text : parseFloat(text);
     };
     heads.forEach((head, number) => {

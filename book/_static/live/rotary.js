@@ -77,7 +77,7 @@
   function cache_part() {
     const { n_heads } = LLAMA;
     const shared = slider("Shared heads", range(0, 5).map((power) => 2 ** power), 8, String, update);
-    const length = slider("Tokens", range(0, 17).map((power) => 2 ** power), 131072, (value) => value.toLocaleString("en"), update);
+    const length = slider("Tokens", range(0, 17).map((power) => 2 ** power), 8192, (value) => value.toLocaleString("en"), update);
     const drawing = svg("svg", { class: "live-clocks live-sharing", role: "img", viewBox: "0 0 400 128" });
     const said = html("output", { class: "live-said" });
 
