@@ -34,7 +34,7 @@ SIDE = re.compile(r"(?<!the )\b(left|right)(?=(?: and middle)?[:,)])", re.IGNORE
 PLACES = {"left": "top", "Left": "Top", "right": "bottom", "Right": "Bottom"}
 CODE = re.compile(r'(<div class="cell_input [^>]*>\s*<div [^>]*><div [^>]*><pre>)(.*?)(</pre>)', re.DOTALL)
 LONG_LINE = 40  # characters, about what a phone shows
-SYNTAX = re.compile(r'<span class="[po]">[^<]*[(\[{,.=]</span>')  # behind which a phone may break a line
+SYNTAX = re.compile(r'<span class="[po]">[^<]*[(\[{,=]</span>')  # behind which a phone may break a line
 TABLE = re.compile(r'<table class="(?:docutils |table|align)[^"]*">.*?</table>', re.DOTALL)
 ROW, CELL = re.compile(r"<tr\b.*?</tr>", re.DOTALL), re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
 TAG = re.compile(r"<[^>]*>")
@@ -140,7 +140,7 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
 def with_indents(code: str) -> str:
     """Put each long line into a box that says how far it is indented: a phone hangs what it breaks.
 
-    It may break behind brackets, commas, dots and equals signs, so that names stay whole. A line in the
+    It may break behind brackets, commas and equals signs, so that names stay whole. A line in the
     middle of a string of several, and a docstring, which the page folds, stay as they are.
     """
     lines = []
