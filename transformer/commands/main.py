@@ -7,6 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from types import ModuleType
 from typing import Any, NoReturn
 import torch
@@ -72,7 +73,7 @@ def search_options(add: Add) -> None:
 
 def search_of(options: argparse.Namespace) -> Search:
     """The search that the options ask for, which checks them."""
-    return Search(options.beam_size, options.length_penalty, options.max_length, options.max_tokens)
+    return Search(**{field.name: getattr(options, field.name) for field in fields(Search)})
 
 
 def model_option(add: Add) -> None:
