@@ -70,7 +70,7 @@
 
   // What can be taken away: its name, what its absence breaks, why nothing breaks where nothing does, and who tells more.
   const PARTS = {
-    positions: ["positions", "attention sees a bag of digits: which ones, but not in which order", "this task can do without an order", "02-embedding", "Chapter 2"],
+    positions: ["positions", "attention sees a bag of digits, not their order", "this task can do without an order", "02-embedding", "Chapter 2"],
     mask: ["the mask", "in training it read each answer off its own input, and when it writes there is none to read", "it learned more than to copy its own input", "03-attention", "Chapter 3"],
     scale: ["the scale", "large scores make a softmax that gives everything to one key, and no gradient to the others", "a head of so few numbers keeps its scores small by itself", "03-attention", "Chapter 3"],
     residuals: ["residuals", "attention mixes the positions, and no sum keeps each one's own token", "two or three sublayers do not mix all positions into one", "04-layers", "Chapter 4"],
@@ -89,15 +89,19 @@
     dropout: 0, smoothing: 0, seed: 0, without: "",
   };
 
+  const GUIDE = /^(utm_.*|fbclid|gclid|ref)$/; // what other sites add to a link, to count who follows it
+
   // The settings of an address, and what in it cannot be chosen.
   function from_address(query) {
     const [found, wrong] = [{ ...FIRST }, []];
+    const quoted = (value) => (typeof value === "string" ? `“${value}”` : value); // a name may have a comma
     for (const [name, text] of new URLSearchParams(query)) {
+      if (GUIDE.test(name)) continue;
       const values = VALUES[name] ?? [];
       const value = values.find((each) => String(each) === text);
       if (value !== undefined) found[name] = value;
       else if (!values.length) wrong.push(`no setting is called “${name.slice(0, 40)}”`);
-      else wrong.push(`${name} cannot be “${text.slice(0, 40)}”, but ${values.length > 20 ? `1 to ${values.length}` : values.join(", ")}`);
+      else wrong.push(`${name} cannot be “${text.slice(0, 40)}”, but ${values.length > 20 ? `1 to ${values.length}` : values.map(quoted).join(", ")}`);
     }
     return { found, wrong };
   }
@@ -396,9 +400,10 @@
       }
       const [words, broken, whole, page, chapter] = PARTS[other.part];
       const left = other.now.share / now.share;
-      const sentence = left < 0.5 ? `Without ${words} ${share(other.now.share)} are right instead of ${share(now.share)}: ${broken}.`
-        : left < 0.95 ? `Without ${words} it learns more slowly: ${share(other.now.share)} are right, not ${share(now.share)}. Press Train to see how far it gets.`
-        : `Without ${words} nothing is lost, ${share(other.now.share)} beside ${share(now.share)}: ${whole}.`;
+      const after = `after ${now.step} updates`; // the table on the page is made later
+      const sentence = left < 0.5 ? `Without ${words} ${share(other.now.share)} are right instead of ${share(now.share)} ${after}: ${broken}.`
+        : left < 0.95 ? `Without ${words} it learns more slowly: ${after} ${share(other.now.share)} are right, not ${share(now.share)}. Press Train to see how far it gets.`
+        : `Without ${words} nothing is lost ${after}, ${share(other.now.share)} beside ${share(now.share)}: ${whole}.`;
       return [" ", html("strong", {}, sentence), " More in ", link(page, chapter), "."];
     }
 
