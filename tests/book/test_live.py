@@ -1506,6 +1506,7 @@ def test_a_transformer_learns_in_the_page_and_answers_and_is_taken_apart(tab):
     digits = tab.get_by_label("Your digits")
     digits.fill("90 21")
     assert digits.get_attribute("aria-invalid") == "true"
+    assert figure.locator(":is(.live-asked .live-token, .live-looked):visible").count() == 0
     digits.fill("90215")
     assert answered(tab) == "51209■" and "✓" in figure.locator(".live-asked .live-verdict").inner_text()
     figure.locator(".live-asked .live-token").nth(1).press("Enter")

@@ -333,9 +333,14 @@
     function ask() {
       const text = field.input.value;
       const words = /[^0-9]/.test(text) ? "Only digits are read." : text.length < 2 || text.length > 8 ? "Type 2 to 8 digits." : "";
+      complain(words);
+      if (!words) answer_to([...text].map(Number));
+    }
+
+    // While the field is marked, the style hides the answer to what it held before.
+    function complain(words) {
       field.input.setAttribute("aria-invalid", Boolean(words));
       field.note.replaceChildren(words);
-      if (!words) answer_to([...text].map(Number));
     }
 
     function answer_to(src) {
@@ -438,7 +443,10 @@
         [drawn_for, model] = [sizes, machine(settings, src.length)];
         drawn.replaceChildren(model.element);
       }
-      if (document.activeElement !== field.input) field.input.value = src.join("");
+      if (document.activeElement !== field.input) {
+        field.input.value = src.join("");
+        complain("");
+      }
       const now = Math.min(step, written.length - 1);
       model.show(view(), now);
       const wanted = [...live.learning().TASKS[settings.task](src), END];
