@@ -317,9 +317,11 @@
         take(messages[frame]);
         if (++frame === messages.length) clearInterval(film);
       };
+      const end = () => { while (!worker && frame < messages.length) next(); };
       next();
-      if (still) while (frame < messages.length) next();
-      else film = setInterval(next, 200);
+      if (still) return end();
+      film = setInterval(next, 200);
+      addEventListener("beforeprint", end); // paper shows what it has learned
     }
 
     function go_back(place) {
