@@ -482,8 +482,8 @@
     const folded = [d_model, heads, layers, norm, seed, peak, warmup, dropout, smoothing];
     const open = folded.some((each) => differs(given).some(([key]) => controls[key] === each));
     const panel = html("div", { class: "live-panel live-learner" }, refused,
-      html("div", { class: "live-row live-runs" }, go, one, again, task.row, digits.row), said,
-      html("div", { class: "live-row live-away", role: "group", "aria-label": "Take away" }, html("span", {}, "Take away"), ...taken.map((each) => each.button)),
+      html("div", { class: "live-row live-runs" }, go, one, again, task.row, digits.row),
+      html("div", { class: "live-row live-away", role: "group", "aria-label": "Take away" }, html("span", {}, "Take away"), ...taken.map((each) => each.button)), said,
       html("div", { class: "live-asked" }, html("label", {}, "Your digits ", field.input), field.note, html("div", { class: "live-row" }, answer, verdict), bars, looked),
       samples, html("div", { class: "live-whole-model" }, which, drawn, html("label", { class: "live-slider live-back" }, html("span", {}, "Back"), back, back_to)),
       html("div", { class: "live-curves" }, losses.svg, shares.svg),
