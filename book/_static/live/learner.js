@@ -123,15 +123,16 @@
 
   // The drawn model ------------------------------------------------------------------------------------
 
-  // One head's weights, with the tokens that ask beside the rows and those that are looked at above the columns.
+  const LETTER = 12; // a row with its token beside it is no lower
+
+  // One head's weights. The tokens that ask stand beside the rows, and those that are looked at above the columns, in the margin.
   function map_of(rows, columns, unit) {
-    const [left, top] = [12, 13]; // for the tokens
-    const cells = range(0, rows * columns - 1).map((i) => svg("rect", { x: left + unit * (i % columns), y: top + unit * Math.floor(i / columns), width: unit, height: unit }));
-    const across = range(0, columns - 1).map((s) => svg("text", { x: left + unit * (s + 0.5), y: top - 4 }));
-    const down = range(0, rows - 1).map((t) => svg("text", { x: left / 2, y: top + unit * (t + 0.5) + 4 }));
-    const band = svg("rect", { class: "live-band", x: left, width: unit * columns, height: unit });
-    const [wide, high] = [left + unit * columns + 1, top + unit * rows + 1];
-    const picture = svg("svg", { class: "live-map live-weights", width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "img" }, ...cells, ...across, ...down, band);
+    const cells = range(0, rows * columns - 1).map((i) => svg("rect", { x: unit * (i % columns), y: unit * Math.floor(i / columns), width: unit, height: unit }));
+    const across = range(0, columns - 1).map((s) => svg("text", { x: unit * (s + 0.5), y: -4 }));
+    const down = range(0, unit < LETTER ? -1 : rows - 1).map((t) => svg("text", { x: -6, y: unit * (t + 0.5) + 4 }));
+    const band = svg("rect", { class: "live-band", x: 0, width: unit * columns, height: unit });
+    const [width, height] = [unit * columns, unit * rows];
+    const picture = svg("svg", { class: `live-map live-weights ${down.length ? "live-roomy" : ""}`, width, height, viewBox: `0 0 ${width} ${height}`, role: "img" }, ...cells, ...across, ...down, band);
 
     function show({ weights, T, S }, head, queries, keys, step, words) {
       cells.forEach((cell, i) => {
@@ -140,7 +141,7 @@
       });
       across.forEach((text, s) => (text.textContent = s < S ? sign(keys[s]) : ""));
       down.forEach((text, t) => (text.textContent = t < T ? sign(queries[t]) : ""));
-      band.setAttribute("y", top + unit * Math.min(step ?? 0, T - 1));
+      band.setAttribute("y", unit * Math.min(step ?? 0, T - 1));
       band.style.display = step === undefined ? "none" : "";
       const looks = range(0, T - 1).map((t) => `${name(queries[t])} at ${name(keys[most(weights.slice((head * T + t) * S, (head * T + t + 1) * S))])}`);
       picture.setAttribute("aria-label", `${words}, head ${head + 1}: most looks ${looks.join(", ")}`);
@@ -151,7 +152,8 @@
   // Encoder and decoder from the bottom up, for inputs of so many tokens; `show` puts in what a model makes of one.
   function machine({ d_model, heads, layers, norm, without }, length) {
     const maps = {};
-    const unit = Math.min(15, Math.floor(165 / (2 * length + 1))); // two maps side by side
+    const room = Math.floor(165 / (2 * length + 1)); // for a cell, with two maps side by side and tokens beside their rows
+    const unit = room < LETTER ? LETTER - 1 : Math.min(15, room);
     const part = (key, words) => html(key === without ? "del" : "span", {}, words);
     const tokens = (words) => {
       const row = html("div", { class: "live-tokens" });
