@@ -1506,6 +1506,7 @@ def test_a_transformer_learns_in_the_page_and_answers_and_is_taken_apart(tab):
     digits = tab.get_by_label("Your digits")
     digits.fill("90 21")
     assert digits.get_attribute("aria-invalid") == "true"
+    assert figure.locator(":is(.live-asked .live-token, .live-looked):visible").count() == 0
     digits.fill("90215")
     assert answered(tab) == "51209■" and "✓" in figure.locator(".live-asked .live-verdict").inner_text()
     figure.locator(".live-asked .live-token").nth(1).press("Enter")
@@ -1518,7 +1519,8 @@ def test_a_transformer_learns_in_the_page_and_answers_and_is_taken_apart(tab):
 
     tab.get_by_role("button", name="the mask").click()
     words = trained(tab)
-    assert "Without the mask 0% are right instead of 100%" in words and "More in Chapter 3." in words
+    assert f"Without the mask 0% are right instead of 100% after {updates} updates:" in words
+    assert "More in Chapter 3." in words
     assert figure.locator(".live-machine del").inner_text() == "masked"
     address = tab.url
     assert address.endswith(f"?without=mask&updates={updates}")
@@ -1528,7 +1530,7 @@ def test_a_transformer_learns_in_the_page_and_answers_and_is_taken_apart(tab):
 def test_an_address_of_the_playground_is_its_run_or_says_what_is_wrong(tab):
     visit(tab, PLACES["learner"])
     address = PLACES["learner"].as_uri()
-    tab.goto(f"{address}?heads=1&without=cross&updates=20")
+    tab.goto(f"{address}?heads=1&without=cross&updates=20&utm_source=x&ref=y")
     assert "After update 20 " in trained(tab) and tab.url == f"{address}?heads=1&without=cross&updates=20"
     assert slider(tab, "Heads").get_attribute("aria-valuetext") == "1"
     taken = tab.get_by_role("button", name="cross-attention", exact=True)
@@ -1538,7 +1540,7 @@ def test_an_address_of_the_playground_is_its_run_or_says_what_is_wrong(tab):
     tab.wait_for_url(re.compile(r"seed=3&without=cross"))
     tab.goto(f"{address}?task=xyz&tsk=1")
     words = tab.locator(".live-refused").inner_text()
-    assert "task cannot be “xyz”, but copy" in words and "no setting is called “tsk”" in words
+    assert "task cannot be “xyz”, but “copy”" in words and "no setting is called “tsk”" in words
 
 
 if __name__ == "__main__":

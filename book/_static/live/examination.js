@@ -79,7 +79,7 @@
     choose_model("norm over the words");
     const choice = (label, ...fields) => html("div", { class: "live-row live-choice" }, html("span", {}, label), ...fields);
     return html("div", { class: "live-panel live-examination live-halves" },
-      html("div", {}, choice("Model", kind), choice("Fault", fault, back, on), lamps), html("div", {}, said, found));
+      html("div", {}, choice("Model", kind), choice("Fault", fault, html("span", { class: "live-steps" }, back, on)), lamps), html("div", {}, said, found));
   }
 
   Object.assign(live, { verdicts });

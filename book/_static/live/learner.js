@@ -70,7 +70,7 @@
 
   // What can be taken away: its name, what its absence breaks, why nothing breaks where nothing does, and who tells more.
   const PARTS = {
-    positions: ["positions", "attention sees a bag of digits: which ones, but not in which order", "this task can do without an order", "02-embedding", "Chapter 2"],
+    positions: ["positions", "attention sees a bag of digits, not their order", "this task can do without an order", "02-embedding", "Chapter 2"],
     mask: ["the mask", "in training it read each answer off its own input, and when it writes there is none to read", "it learned more than to copy its own input", "03-attention", "Chapter 3"],
     scale: ["the scale", "large scores make a softmax that gives everything to one key, and no gradient to the others", "a head of so few numbers keeps its scores small by itself", "03-attention", "Chapter 3"],
     residuals: ["residuals", "attention mixes the positions, and no sum keeps each one's own token", "two or three sublayers do not mix all positions into one", "04-layers", "Chapter 4"],
@@ -89,15 +89,19 @@
     dropout: 0, smoothing: 0, seed: 0, without: "",
   };
 
+  const GUIDE = /^(utm_.*|fbclid|gclid|ref)$/; // what other sites add to a link, to count who follows it
+
   // The settings of an address, and what in it cannot be chosen.
   function from_address(query) {
     const [found, wrong] = [{ ...FIRST }, []];
+    const quoted = (value) => (typeof value === "string" ? `“${value}”` : value); // a name may have a comma
     for (const [name, text] of new URLSearchParams(query)) {
+      if (GUIDE.test(name)) continue;
       const values = VALUES[name] ?? [];
       const value = values.find((each) => String(each) === text);
       if (value !== undefined) found[name] = value;
       else if (!values.length) wrong.push(`no setting is called “${name.slice(0, 40)}”`);
-      else wrong.push(`${name} cannot be “${text.slice(0, 40)}”, but ${values.length > 20 ? `1 to ${values.length}` : values.join(", ")}`);
+      else wrong.push(`${name} cannot be “${text.slice(0, 40)}”, but ${values.length > 20 ? `1 to ${values.length}` : values.map(quoted).join(", ")}`);
     }
     return { found, wrong };
   }
@@ -119,15 +123,16 @@
 
   // The drawn model ------------------------------------------------------------------------------------
 
-  // One head's weights, with the tokens that ask beside the rows and those that are looked at above the columns.
+  const LETTER = 12; // a row with its token beside it is no lower
+
+  // One head's weights. The tokens that ask stand beside the rows, and those that are looked at above the columns, in the margin.
   function map_of(rows, columns, unit) {
-    const [left, top] = [12, 13]; // for the tokens
-    const cells = range(0, rows * columns - 1).map((i) => svg("rect", { x: left + unit * (i % columns), y: top + unit * Math.floor(i / columns), width: unit, height: unit }));
-    const across = range(0, columns - 1).map((s) => svg("text", { x: left + unit * (s + 0.5), y: top - 4 }));
-    const down = range(0, rows - 1).map((t) => svg("text", { x: left / 2, y: top + unit * (t + 0.5) + 4 }));
-    const band = svg("rect", { class: "live-band", x: left, width: unit * columns, height: unit });
-    const [wide, high] = [left + unit * columns + 1, top + unit * rows + 1];
-    const picture = svg("svg", { class: "live-map live-weights", width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "img" }, ...cells, ...across, ...down, band);
+    const cells = range(0, rows * columns - 1).map((i) => svg("rect", { x: unit * (i % columns), y: unit * Math.floor(i / columns), width: unit, height: unit }));
+    const across = range(0, columns - 1).map((s) => svg("text", { x: unit * (s + 0.5), y: -4 }));
+    const down = range(0, unit < LETTER ? -1 : rows - 1).map((t) => svg("text", { x: -6, y: unit * (t + 0.5) + 4 }));
+    const band = svg("rect", { class: "live-band", x: 0, width: unit * columns, height: unit });
+    const [width, height] = [unit * columns, unit * rows];
+    const picture = svg("svg", { class: `live-map live-weights ${down.length ? "live-roomy" : ""}`, width, height, viewBox: `0 0 ${width} ${height}`, role: "img" }, ...cells, ...across, ...down, band);
 
     function show({ weights, T, S }, head, queries, keys, step, words) {
       cells.forEach((cell, i) => {
@@ -136,7 +141,7 @@
       });
       across.forEach((text, s) => (text.textContent = s < S ? sign(keys[s]) : ""));
       down.forEach((text, t) => (text.textContent = t < T ? sign(queries[t]) : ""));
-      band.setAttribute("y", top + unit * Math.min(step ?? 0, T - 1));
+      band.setAttribute("y", unit * Math.min(step ?? 0, T - 1));
       band.style.display = step === undefined ? "none" : "";
       const looks = range(0, T - 1).map((t) => `${name(queries[t])} at ${name(keys[most(weights.slice((head * T + t) * S, (head * T + t + 1) * S))])}`);
       picture.setAttribute("aria-label", `${words}, head ${head + 1}: most looks ${looks.join(", ")}`);
@@ -147,7 +152,8 @@
   // Encoder and decoder from the bottom up, for inputs of so many tokens; `show` puts in what a model makes of one.
   function machine({ d_model, heads, layers, norm, without }, length) {
     const maps = {};
-    const unit = Math.min(15, Math.floor(165 / (2 * length + 1))); // two maps side by side
+    const room = Math.floor(165 / (2 * length + 1)); // for a cell, with two maps side by side and tokens beside their rows
+    const unit = room < LETTER ? LETTER - 1 : Math.min(15, room);
     const part = (key, words) => html(key === without ? "del" : "span", {}, words);
     const tokens = (words) => {
       const row = html("div", { class: "live-tokens" });
@@ -313,9 +319,11 @@
         take(messages[frame]);
         if (++frame === messages.length) clearInterval(film);
       };
+      const end = () => { while (!worker && frame < messages.length) next(); };
       next();
-      if (still) while (frame < messages.length) next();
-      else film = setInterval(next, 200);
+      if (still) return end();
+      film = setInterval(next, 200);
+      addEventListener("beforeprint", end); // paper shows what it has learned
     }
 
     function go_back(place) {
@@ -329,9 +337,14 @@
     function ask() {
       const text = field.input.value;
       const words = /[^0-9]/.test(text) ? "Only digits are read." : text.length < 2 || text.length > 8 ? "Type 2 to 8 digits." : "";
+      complain(words);
+      if (!words) answer_to([...text].map(Number));
+    }
+
+    // While the field is marked, the style hides the answer to what it held before.
+    function complain(words) {
       field.input.setAttribute("aria-invalid", Boolean(words));
       field.note.replaceChildren(words);
-      if (!words) answer_to([...text].map(Number));
     }
 
     function answer_to(src) {
@@ -396,9 +409,10 @@
       }
       const [words, broken, whole, page, chapter] = PARTS[other.part];
       const left = other.now.share / now.share;
-      const sentence = left < 0.5 ? `Without ${words} ${share(other.now.share)} are right instead of ${share(now.share)}: ${broken}.`
-        : left < 0.95 ? `Without ${words} it learns more slowly: ${share(other.now.share)} are right, not ${share(now.share)}. Press Train to see how far it gets.`
-        : `Without ${words} nothing is lost, ${share(other.now.share)} beside ${share(now.share)}: ${whole}.`;
+      const after = `after ${now.step} updates`; // the table on the page is made later
+      const sentence = left < 0.5 ? `Without ${words} ${share(other.now.share)} are right instead of ${share(now.share)} ${after}: ${broken}.`
+        : left < 0.95 ? `Without ${words} it learns more slowly: ${after} ${share(other.now.share)} are right, not ${share(now.share)}. Press Train to see how far it gets.`
+        : `Without ${words} nothing is lost ${after}, ${share(other.now.share)} beside ${share(now.share)}: ${whole}.`;
       return [" ", html("strong", {}, sentence), " More in ", link(page, chapter), "."];
     }
 
@@ -433,7 +447,10 @@
         [drawn_for, model] = [sizes, machine(settings, src.length)];
         drawn.replaceChildren(model.element);
       }
-      if (document.activeElement !== field.input) field.input.value = src.join("");
+      if (document.activeElement !== field.input) {
+        field.input.value = src.join("");
+        complain("");
+      }
       const now = Math.min(step, written.length - 1);
       model.show(view(), now);
       const wanted = [...live.learning().TASKS[settings.task](src), END];
@@ -467,8 +484,8 @@
     const folded = [d_model, heads, layers, norm, seed, peak, warmup, dropout, smoothing];
     const open = folded.some((each) => differs(given).some(([key]) => controls[key] === each));
     const panel = html("div", { class: "live-panel live-learner" }, refused,
-      html("div", { class: "live-row live-runs" }, go, one, again, task.row, digits.row), said,
-      html("div", { class: "live-row live-away", role: "group", "aria-label": "Take away" }, html("span", {}, "Take away"), ...taken.map((each) => each.button)),
+      html("div", { class: "live-row live-runs" }, go, one, again, task.row, digits.row),
+      html("div", { class: "live-row live-away", role: "group", "aria-label": "Take away" }, html("span", {}, "Take away"), ...taken.map((each) => each.button)), said,
       html("div", { class: "live-asked" }, html("label", {}, "Your digits ", field.input), field.note, html("div", { class: "live-row" }, answer, verdict), bars, looked),
       samples, html("div", { class: "live-whole-model" }, which, drawn, html("label", { class: "live-slider live-back" }, html("span", {}, "Back"), back, back_to)),
       html("div", { class: "live-curves" }, losses.svg, shares.svg),
