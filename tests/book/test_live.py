@@ -840,6 +840,7 @@ def check_shared_heads(tab: Page) -> None:
     words = tab.locator("figure.live .live-said").nth(1)
     found = re.findall(r"(\d+) heads: (\d+ KiB) a token, (\d+ GiB) for 131,072 tokens", printed)
     assert [heads for heads, *_ in found] == ["8", "32"]
+    slider(tab, "Tokens").press("End")
     for heads, token, text in found:
         slide(tab, "Shared heads", int(heads).bit_length() - 1)
         assert words.inner_text().startswith(f"{heads} heads: {token} a token, {text} for 131,072 tokens")
