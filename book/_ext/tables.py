@@ -230,7 +230,8 @@ def parts(text: str) -> Iterator[Table | str]:
 
 def in_print(text: str) -> str:
     """Return a text with its minus signs and powers of ten as they are set in print: -2e-16 is −2·10⁻¹⁶."""
-    return POWER.sub(lambda power: f"·10{str(int(power[1])).translate(RAISED)}", MINUS.sub("−", text))
+    raised = lambda power: f"·10{str(int(power[1])).translate(RAISED)}" if int(power[1]) else ""
+    return POWER.sub(raised, MINUS.sub("−", text))
 
 
 def cell(text: str, kind: str, width: int = 1) -> nodes.entry:

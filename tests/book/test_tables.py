@@ -83,6 +83,6 @@ def test_a_name_reaches_over_columns_a_rule_parts_rows_and_prose_stays_prose():
     assert [entry.astext() for entry in rows[1]] == ["one", "1.2", "1.3", "1.4", "−0.1", "+0.2", "+0.3"]
     assert ["ruled" in row["classes"] for row in rows] == [False, False, False, True]
     assert ["right" in entry["classes"] for entry in rows[1]] == [False] + [True] * 6
-    assert tables.in_print("-2.5e-16 of 1e+04, a-1 and f(-x)") == "−2.5·10⁻¹⁶ of 1·10⁴, a-1 and f(-x)"
+    assert tables.in_print("-2.5e-16 of 1e+04, 3e+00 and f(-x)") == "−2.5·10⁻¹⁶ of 1·10⁴, 3 and f(-x)"
     sentences = "4 of them: 121 of 960\n5 of them:  15 of 960\n6 of them:   1 of 960"
     assert list(tables.parts(sentences)) == [sentences]

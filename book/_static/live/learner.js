@@ -245,7 +245,7 @@
     const which = html("div", { class: "live-row live-which", role: "group", "aria-label": "Which model is drawn" });
     const drawn = html("div", { class: "live-drawn" });
 
-    let worker, film, running = false, learning, runs, kept, model, drawn_for, asked, step = 0, player, seconds, since, sent = 0, shown = 0;
+    let worker, film, running = false, learning, runs, kept, model, drawn_for, asked, step = 0, player, seconds, since, stopped = false, sent = 0, shown = 0;
     const view = () => runs[shown].now.view;
 
     function send(message) {
@@ -319,7 +319,7 @@
         take(messages[frame]);
         if (++frame === messages.length) clearInterval(film);
       };
-      const end = () => { while (!worker && frame < messages.length) next(); };
+      const end = () => { while (!worker && !stopped && frame < messages.length) next(); };
       next();
       if (still) return end();
       film = setInterval(next, 200);
@@ -329,6 +329,7 @@
     function go_back(place) {
       if (worker) return send({ at: place === kept.length - 1 ? undefined : kept[place] });
       clearInterval(film);
+      stopped = true; // a reader has chosen an update, on paper as well
       runs[0].now = live.recorded.messages[place].reports[0];
       draw();
     }
