@@ -27,6 +27,7 @@ MATH_AND_MARKS = re.compile(
 FIGURE = re.compile(r"(<figure[^>]*>\s*)(<img [^>]*>|<a [^>]*>\s*<img [^>]*>\s*</a>)")
 COUNTED = re.compile(r'<span class="caption-number">Fig. \d+ </span>')  # through pages that have no number
 LONG_NAME = re.compile(r'(?<=<span class="pre">)[\w.]{20,}(?=</span>)')
+BREAK = r"\g<0><wbr>"
 JOINT = re.compile(r"(?<=\w)[._](?=\w)")  # after which a long name may go on in the next line
 WHOLE_FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
 # Where a panel stands, in a caption, and where a narrow screen has it.
@@ -131,7 +132,7 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
         body = re.sub(r'<th class="head([^"]*)">\s*(?:<p></p>)?\s*</th>', r'<td class="head\1"></td>', body)
         body = COUNTED.sub("", body)
         body = FIGURE.sub(r'\1<div class="picture">\2</div>', body)
-        body = LONG_NAME.sub(lambda name: JOINT.sub(r"\g<0><wbr>", name[0]), body)
+        body = LONG_NAME.sub(lambda name: JOINT.sub(BREAK, name[0]), body)
         body = WHOLE_FIGURE.sub(lambda figure: with_places(figure[0]), body)
         body = MATH_AND_MARKS.sub(r'<span class="whole">\g<0></span>', body)
         context["body"] = CODE.sub(lambda code: code[1] + with_indents(code[2]) + code[3], body)
@@ -140,17 +141,20 @@ def mend_body(app: Sphinx, pagename: str, templatename: str, context: dict, doct
 def with_indents(code: str) -> str:
     """Put each long line into a box that says how far it is indented: a phone hangs what it breaks.
 
-    It may break behind brackets, commas and equals signs, so that names stay whole. A line in the
-    middle of a string of several, and a docstring, which the page folds, stay as they are.
+    It may break behind brackets, commas and equals signs, so that names stay whole. What is split inside
+    a string, and the last line of a docstring that the page folds, stay as they are.
     """
     lines = []
     for line in code.split("\n"):
         text = unescape(TAG.sub("", line))
-        whole = line.count("<span") == line.count("</span") and 'class="sd"' not in line
-        if len(text) > LONG_LINE and whole:
-            indent = len(text) - len(text.lstrip())
-            line = SYNTAX.sub(r"\g<0><wbr>", line)
-            lines.append(f'<span class="line" style="--indent:{indent}ch">{line}\n</span>')
+        box = f'style="--indent:{len(text) - len(text.lstrip())}ch">'
+        is_end = text.endswith('"""') and text.count('"""') == 1
+        if len(text) > LONG_LINE and not is_end and line.count("<span") == line.count("</span"):
+            if line.startswith('<span class="sd">'):  # in the middle of a docstring
+                line = f'<span class="sd line" {box}{line[17:-7]}\n</span>'
+            else:
+                line = f'<span class="line" {box}{SYNTAX.sub(BREAK, line)}\n</span>'
+            lines.append(line)
         else:
             lines.append(f"{line}\n")
     return "".join(lines).removesuffix("\n")

@@ -36,23 +36,28 @@
       if (first.closest(".docstring-rest") || !/^[rbuf]*("""|''')/i.test(first.textContent)) continue;
       const rest = document.createElement("span");
       rest.className = "docstring-rest";
+      // A long line is a block, which holds the end of its line.
+      const block = first.parentElement.classList.contains("line") && first.parentElement;
+      const start = block || first;
       // Pygments writes a docstring as one span or, a line at a time, as several with the line ends between them.
-      for (let next = first.nextSibling; next; next = first.nextSibling) {
+      for (let next = start.nextSibling; next; next = start.nextSibling) {
         const isString = next.nodeType === Node.ELEMENT_NODE && next.classList.contains("sd");
         if (!isString && next.textContent.trim()) break;
         if (!isString && !next.nextSibling?.classList?.contains("sd")) break;
         rest.append(next);
       }
-      const lines = rest.textContent.split("\n").length - 1;
+      const lines = rest.textContent.split("\n").length - (block ? 0 : 1);
       if (lines < MIN_DOCSTRING) {
-        first.after(...rest.childNodes);
+        start.after(...rest.childNodes);
         continue;
       }
       // The button has a line of its own, which is not copied.
       const indent = Math.min(...rest.textContent.split("\n").filter(line => line.trim()).map(line => line.search(/\S/)));
-      const line = Object.assign(document.createElement("span"), { className: "nocopy", textContent: `\n${" ".repeat(indent)}` });
+      const uncopied = textContent => Object.assign(document.createElement("span"), { className: "nocopy", textContent });
+      const line = uncopied(`${block ? "" : "\n"}${" ".repeat(indent)}`);
       line.append(button(`⋯ ${lines} lines`, open => rest.classList.toggle("open", open)));
-      first.after(line, rest);
+      if (block) rest.prepend(uncopied("\n"));
+      start.after(line, rest);
     }
   }
 

@@ -4,10 +4,10 @@
   const { html, svg, signed, slider, range } = live;
   const COLUMNS = 8; // of a tensor, as many as can be read
 
-  // What there is to see of an attention: a name of `heads`, how it is written, and whether its rows are the keys.
+  // What there is to see of an attention: a name of `heads`, how it is written, whether its rows are the keys, and its color.
   const PARTS = [
-    ["q", "Q", false], ["k", "K", true], ["weights", "softmax(QKᵀ/√dₖ)", false],
-    ["v", "V", true], ["context", "softmax(QKᵀ/√dₖ) V", false], ["result", "after the sum", false],
+    ["q", "Q", false, "query"], ["k", "K", true, "key"], ["weights", "softmax(QKᵀ/√dₖ)", false, "attention"],
+    ["v", "V", true, "value"], ["context", "softmax(QKᵀ/√dₖ) V", false, "attention"], ["result", "after the sum", false, "plain"],
   ];
 
   // The tensors of one forward pass, in the order in which they are computed: stored by hooks, as in the chapter.
@@ -40,6 +40,8 @@
     return [ids, "embedding · √d", "+ positions", ...layers, ...(stack.norm ? ["norm"] : [])];
   }
 
+  const kind_of = ({ name, attention }) => (attention ? "attention" : name === "logits" ? "logits" : name.startsWith("embedding") ? "weight" : "plain");
+
   function build(model, record) {
     const { src, tgt } = record.check;
     const vocabulary = new live.Vocabulary(record.vocabulary);
@@ -68,7 +70,7 @@
     const radios = PARTS.map(([part, words]) => html("input", { type: "radio", name: "live-part", value: part, "aria-label": words, checked: part === "result", change: show }));
     const thumbs = PARTS.map(() => svg("svg", { "aria-hidden": "true", preserveAspectRatio: "none" }));
     const inside = html("fieldset", { class: "live-inside" }, html("legend", {}, "Inside this attention"), head.row, html("div", { class: "live-parts" },
-      ...PARTS.map(([, words], i) => html("div", {}, html("label", { class: "live-head" }, radios[i], thumbs[i]), html("span", { "aria-hidden": "true" }, words)))));
+      ...PARTS.map(([, words, , kind], i) => html("div", { class: `of-${kind}` }, html("label", { class: "live-head" }, radios[i], thumbs[i]), html("span", { class: "live-name", "aria-hidden": "true" }, words)))));
     const shape = ({ tensor }) => (tensor[0].length > 1 ? `[${tensor.length}, ${tensor[0].length}]` : `[${tensor.length}]`);
 
     function choose(i) {
@@ -79,11 +81,11 @@
 
     function draw() {
       const middle = (box) => box.x + 97;
-      const arrow = (points) => { // with a head, in the direction of the last two points
+      const arrow = (points, kind = "") => { // with a head, in the direction of the last two points
         const [[x0, y0], [x, y]] = points.slice(-2);
         const [dx, dy] = [Math.sign(x - x0), Math.sign(y - y0)];
         const head = `M${x - 5 * dx + 4 * dy} ${y - 5 * dy + 4 * dx}L${x} ${y}L${x - 5 * dx - 4 * dy} ${y - 5 * dy - 4 * dx}`;
-        return svg("path", { class: "live-arrow", d: `M${points.join("L")}${head}` });
+        return svg("path", { class: `live-arrow ${kind}`, d: `M${points.join("L")}${head}` });
       };
       const memory = boxes[left.length - 1];
       const up = boxes.flatMap((box) => [
@@ -91,8 +93,8 @@
         svg("text", { class: "live-shape", x: middle(box) + 8, y: box.y - 4.5 }, shape(box)),
       ]);
       const across = boxes.filter(({ name }) => name.startsWith("cross")).map(({ x, y }) =>
-        arrow([[memory.x + 194, memory.y + 15], [240, memory.y + 15], [240, y + 15], [x, y + 15]]));
-      const drawn = boxes.map((box, i) => svg("g", { class: `live-part ${i === choice.value ? "live-open" : ""}`, click: () => choose(i) },
+        arrow([[memory.x + 194, memory.y + 15], [240, memory.y + 15], [240, y + 15], [x, y + 15]], "of-memory"));
+      const drawn = boxes.map((box, i) => svg("g", { class: `live-part of-${kind_of(box)} ${i === choice.value ? "live-open" : ""}`, click: () => choose(i) },
         svg("rect", { x: box.x, y: box.y, width: 194, height: 30, rx: 5 }),
         svg("text", { x: middle(box), y: box.y + 20, "text-anchor": "middle" }, i === left.length - 1 ? `${box.name}: the memory` : box.name)));
       drawing.replaceChildren(...up, ...across, ...drawn);

@@ -18,7 +18,7 @@
     const [asked, answered] = [new_plane(), new_plane()];
     const scaled = html("input", { type: "checkbox", checked: true, change: update });
     const said = html("output", { class: "live-said" });
-    const results = INDICES.map(() => ({ score: html("td"), weight: html("td", { class: "live-bar" }) }));
+    const results = INDICES.map(() => ({ score: html("td"), weight: html("td", { class: "live-bar of-attention" }) }));
     const fields = [];
 
     // Two fields for a vector; the arrow keys change a number by a tenth.
@@ -31,10 +31,10 @@
       fields.push({ field, vector, i });
       return html("td", {}, field.input);
     });
-    const rows = INDICES.map((index, s) => html("tr", {}, html("th", { scope: "row" }, `k${index}`), ...place(keys[s], `k${index}`),
-      results[s].score, results[s].weight, html("th", { scope: "row" }, `v${index}`), ...place(values[s], `v${index}`)));
+    const rows = INDICES.map((index, s) => html("tr", {}, html("th", { scope: "row", class: "live-name of-key" }, `k${index}`), ...place(keys[s], `k${index}`),
+      results[s].score, results[s].weight, html("th", { scope: "row", class: "live-name of-value" }, `v${index}`), ...place(values[s], `v${index}`)));
     const heads = ["", "x", "y", "score", "weight", "", "x", "y"].map((text) => html(text ? "th" : "td", text ? { scope: "col" } : {}, text));
-    const first = html("tr", {}, html("th", { scope: "row" }, "q"), ...place(query, "q"), ...heads.slice(3).map(() => html("td")));
+    const first = html("tr", {}, html("th", { scope: "row", class: "live-name of-query" }, "q"), ...place(query, "q"), ...heads.slice(3).map(() => html("td")));
     const table = html("table", { class: "live-table" }, html("thead", {}, html("tr", {}, ...heads)), html("tbody", {}, first, ...rows));
 
     // A point that can be dragged, with mouse or finger.
@@ -66,16 +66,16 @@
       const foot = (key) => query.map((number) => (number * dot(query, key)) / along);
       const far = query.map((number) => 9 * number);
       asked.replaceChildren(...axes(), line(far.map((number) => -number), far, "live-along"),
-        ...keys.map((key) => line(key, foot(key), "live-foot")), line([0, 0], query, "live-query"),
-        ...keys.map((key, s) => handle(asked, key, `k${INDICES[s]}`, "", weights ? weights[s] : 0)), handle(asked, query, "q", "live-asking", 0));
+        ...keys.map((key) => line(key, foot(key), "live-foot")), line([0, 0], query, "live-query of-query"),
+        ...keys.map((key, s) => handle(asked, key, `k${INDICES[s]}`, "of-key", weights ? weights[s] : 0)), handle(asked, query, "q", "live-asking of-query", 0));
       const shares = weights ? `Weights: ${weights.map(percent).join(", ")}.` : "There is no answer.";
       asked.setAttribute("aria-label", `The query and the three keys in the plane. ${shares}`);
     }
 
     // The values, the triangle that they span, and the weighted values one behind the other up to the output.
     function draw_answer(weights, output) {
-      const triangle = svg("polygon", { class: "live-span", points: values.map(([x, y]) => `${x},${-y}`).join(" ") });
-      const points = values.map((value, s) => handle(answered, value, `v${INDICES[s]}`, "", weights ? weights[s] : 0));
+      const triangle = svg("polygon", { class: "live-span of-value", points: values.map(([x, y]) => `${x},${-y}`).join(" ") });
+      const points = values.map((value, s) => handle(answered, value, `v${INDICES[s]}`, "of-value", weights ? weights[s] : 0));
       answered.replaceChildren(triangle, ...axes(), ...points);
       answered.setAttribute("aria-label", `The three values in the plane${output ? `, and their weighted sum, the output ${written(output)}` : ""}.`);
       if (!output) return;
@@ -86,7 +86,7 @@
         return line(start, end, "live-step");
       });
       const side = output[0] > 1.4 ? -1 : 1; // on which the word has room
-      answered.append(...steps, line([0, 0], output, "live-query"), svg("circle", { class: "live-output", cx: output[0], cy: -output[1], r: 0.16 }),
+      answered.append(...steps, line([0, 0], output, "live-query of-attention"), svg("circle", { class: "live-output of-attention", cx: output[0], cy: -output[1], r: 0.16 }),
         svg("text", { class: "live-output", x: output[0] + 0.25 * side, y: -output[1] - 0.2, "text-anchor": side < 0 ? "end" : "start" }, "output"));
     }
 

@@ -175,7 +175,7 @@
 
     const network = `feed-forward, ${d_model} → ${2 * d_model} → ${d_model}`;
     const last = norm === "pre" ? [html("div", { class: "live-add" }, "norm")] : [];
-    const embedding = () => html("div", { class: "live-block live-title" }, "embedding ", part("positions", "+ positions"));
+    const embedding = () => html("div", { class: "live-block live-title of-weight" }, "embedding ", part("positions", "+ positions"));
     const [given, read, written] = [tokens("what is read"), tokens("what is written so far"), tokens("what is written next")];
     const encoder = range(0, layers - 1).flatMap((n) => [
       sublayer("encoder", n, "self", ["self-attention"], length, length), sublayer("encoder", n, "feed", [network])]);
@@ -184,7 +184,7 @@
       sublayer("decoder", n, "cross", ["cross-attention"], length + 1, length), sublayer("decoder", n, "feed", [network])]);
     const element = html("div", { class: "live-machine", role: "group", "aria-label": "The model, drawn from the bottom up" },
       html("div", { class: "live-side" }, given.box, embedding(), ...encoder, ...last, html("div", { class: "live-add live-memory" }, "encoder’s output")),
-      html("div", { class: "live-side" }, read.box, embedding(), ...decoder, ...last, html("div", { class: "live-block live-title" }, "logits of 14 tokens, softmax"), written.box));
+      html("div", { class: "live-side" }, read.box, embedding(), ...decoder, ...last, html("div", { class: "live-block live-title of-logits" }, "logits of 14 tokens, softmax"), written.box));
 
     function show({ src, read: ids, written: made, maps: found }, step) {
       given.row.replaceChildren(...src.map((id) => token_cell(id)));

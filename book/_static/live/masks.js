@@ -50,7 +50,7 @@
       boxes.forEach((row, t) => row.forEach((box, s) => (box.checked = mask[t][s])));
       const cells = weights.flatMap((row, t) => row.map((weight, s) => {
         const [x, y] = [70 + 80 * s, 34 + 44 * t];
-        const box = svg("g", { class: "live-box" }, svg("rect", { x, y, width: 76, height: 40, rx: 4 }),
+        const box = svg("g", { class: "live-box of-attention" }, svg("rect", { x, y, width: 76, height: 40, rx: 4 }),
           svg("text", { x: x + 38, y: y + 25, "text-anchor": "middle" }, Number.isNaN(weight) ? "NaN" : weight ? percent(weight) : "0"));
         box.style.setProperty("--weight", 0.6 * (weight || 0)); // so that its number can be read
         return box;

@@ -30,8 +30,8 @@
     const query = slider("Query at t", range(0, LAST), 7, String, () => follow());
     const key = slider("Key at s", range(0, LAST), 4, String, () => follow());
     const both = slider("Move both", range(0, LAST), 4, () => "", move);
-    query.row.classList.add("live-of-query");
-    key.row.classList.add("live-of-key");
+    query.row.classList.add("of-query");
+    key.row.classList.add("of-key");
     const clocks = svg("svg", { class: "live-clocks", role: "img", viewBox: "0 0 400 128" });
     const said = html("output", { class: "live-said" });
     const place = ({ input }) => Number(input.value);
@@ -62,7 +62,7 @@
       clocks.replaceChildren(...products.map((product, i) => {
         const period = (2 * Math.PI * 10 ** i).toLocaleString("en", { maximumSignificantDigits: 3 });
         return svg("g", { class: "live-clock", transform: `translate(${50 + 100 * i} 44)` },
-          svg("circle", { r: 42 }), hand(k, i, "live-here"), hand(q, i, "live-there"),
+          svg("circle", { r: 42 }), hand(k, i, "of-key"), hand(q, i, "of-query"),
           svg("text", { class: "live-product", y: 61, "text-anchor": "middle" }, signed(product)),
           svg("text", { y: 79, "text-anchor": "middle" }, `period ${period}`));
       }));
