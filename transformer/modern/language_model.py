@@ -10,7 +10,7 @@ __all__ = [
 ]
 
 
-# %% book/15-since-2017.ipynb · QK-norm · [language-model-config]
+# %% book/15-since-2017.ipynb · Grouped-query attention (GQA) · [language-model-config]
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -111,7 +111,7 @@ class LanguageModelConfig:
         return self.d_model // self.n_heads if self.d_head is None else self.d_head
 
 
-# %% book/15-since-2017.ipynb · QK-norm · [grouped-query-attention]
+# %% book/15-since-2017.ipynb · Grouped-query attention (GQA) · [grouped-query-attention]
 class GroupedQueryAttention(nn.Module):
     """Self-attention in which groups of heads share their keys and values.
 
