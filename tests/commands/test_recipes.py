@@ -431,7 +431,7 @@ def test_an_old_recipe_is_that_of_a_corpus_of_the_book(tmp_path):
 def record():
     data = ParallelData(TINY.data, corpus("", "train"), corpus("", "dev"), lambda: corpus("", "test"))
     translator, trainer = train_recipe(TINY, data=data)
-    return translator, trainer, data.record(translator, trainer)
+    return translator, trainer, data.record(translator, trainer.history)
 
 
 @pytest.mark.slow

@@ -34,10 +34,10 @@ from transformer import (
     evaluate_loss,
     teacher_forced_loss,
 )
-from transformer.runs.distributed import StoppedRun
+from transformer.commands.data import PrefetchedEpochs
 from transformer.runs.folder import read_log
 from transformer.runs.loop import load_checkpoint
-from transformer.runs.stream import PrefetchedEpochs
+from transformer.runs.trainer import StoppedRun
 
 SETTINGS = dict(steps=4, accumulate=2, log_every=3, evaluate_every=2, keep=1)
 SETTINGS |= dict(precision="float16", average=0.9)
@@ -229,7 +229,7 @@ def test_batches_prepared_ahead_are_those_of_their_epoch(tmp_path):
 
 def test_a_program_that_leaves_them_open_ends():
     """The other process ignores the signal by which Python ends those that are left."""
-    program = "from transformer.runs import stream\nahead = stream.PrefetchedEpochs(lambda epoch: range)\n"
+    program = "from transformer.commands import data\nahead = data.PrefetchedEpochs(lambda epoch: range)\n"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     command = [sys.executable, "-c", program + "print(list(ahead(2)))"]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)

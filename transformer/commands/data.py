@@ -1,13 +1,22 @@
 """What a recipe learns from: the toy's reversals, or translated sentences of a corpus or of your own."""
 
+import atexit
+import multiprocessing
+import os
+import signal
+import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 from transformer.files import file_sha256
 from transformer.language.batches import BPEDropout, TokenBatches, encode_pairs
 from transformer.language.corpora import (
@@ -17,14 +26,12 @@ from transformer.language.scores import corpus_scores
 from transformer.language.translator import Search, Translator, evaluate_translator, tune_search
 from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.stream import PrefetchedEpochs
-from transformer.runs.trainer import Trainer
 from transformer.toy import exact_match, reversal_batches, toy_config
 from transformer.training import evaluate_loss
 from transformer.validation import check_rate, check_size, check_type
 from transformer.weights import save_weights
 
-__all__ = ["Batches", "Reversals", "Translations", "ParallelData", "FILES", "held_out"]
+__all__ = ["Batches", "Reversals", "Translations", "ParallelData", "PrefetchedEpochs", "FILES", "held_out"]
 
 
 Batches = Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # of an epoch, as `Trainer` wants them
@@ -74,9 +81,9 @@ class Reversals:
         """Write the model's weights into the run's folder."""
         save_weights(model, folder / self.output, torch.float16)
 
-    def record(self, model: Transformer, trainer: Trainer) -> dict[str, Any]:
+    def record(self, model: Transformer, history: list[dict[str, float]]) -> dict[str, Any]:
         """The curve of evaluations, and the score on 10,000 unseen sequences."""
-        curve = [entry for entry in trainer.history if "sequences" in entry]
+        curve = [entry for entry in history if "sequences" in entry]
         return {"curve": curve, "test": exact_match(model, length=self.length)}
 
     def summary(self, record: dict[str, Any]) -> str:
@@ -225,12 +232,12 @@ class ParallelData:
         """Write the translator into the run's folder."""
         translator.save(folder / self.settings.output)
 
-    def record(self, translator: Translator, trainer: Trainer) -> dict[str, Any]:
+    def record(self, translator: Translator, history: list[dict[str, float]]) -> dict[str, Any]:
         """The number of parameters, the seconds spent in updates, the log, and the scores."""
         facts = {
             "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
-            "seconds": round(sum(entry.get("seconds", 0.0) for entry in trainer.history)),
-            "log": trainer.history,
+            "seconds": round(sum(entry.get("seconds", 0.0) for entry in history)),
+            "log": history,
         }
         if self.test is None:
             held = {"pairs": len(self.dev), "beam 4": evaluate_translator(translator, self.dev)}
@@ -257,6 +264,77 @@ class ParallelData:
         scores = record["scores"]
         best = scores["test"]["tuned"] if self.test else scores["held out"]["beam 4"]
         return "\n".join(score["line"] for score in best.values())
+
+
+class PrefetchedEpochs:
+    """The batches of an epoch, prepared in another process while the epoch before is trained on.
+
+    Linux alone can copy a process with all that it has read; elsewhere they are prepared when they are due.
+
+    Args:
+        prepare: `prepare(epoch)` returns what gives the batches when it is called with the epoch. It
+            depends on the epoch alone, and needs no GPU.
+    """
+
+    prepare: Callable[[int], Callable[[int], Iterable[Any]]]
+    _coming: Iterator[Any]
+    _epoch: int
+    _prepared: Callable[[int], Iterable[Any]]
+
+    def __init__(self, prepare: Callable[[int], Callable[[int], Iterable[Any]]]) -> None:
+        self.prepare = prepare
+        self.close()
+        _ALL.add(self)
+
+    def __call__(self, epoch: int) -> Iterable[Any]:
+        """The batches of the epoch; those of the next are prepared from now on."""
+        if sys.platform != "linux" or multiprocessing.current_process().daemon:
+            return self.prepare(epoch)(epoch)
+        if epoch not in (self._epoch, self._epoch + 1):
+            self._coming = self._in_a_worker(epoch)
+        if epoch != self._epoch:
+            self._epoch, self._prepared = epoch, next(self._coming)
+        return self._prepared(epoch)
+
+    def close(self) -> None:
+        """End the other process."""
+        self._epoch, self._prepared, self._coming = -2, lambda epoch: (), iter(())
+
+    def _in_a_worker(self, epoch: int) -> Iterator[Any]:
+        # What is prepared for an epoch and those after it, never more than one of them ahead.
+        loader = DataLoader(
+            _Prepared(self.prepare), None, sampler=count(epoch), num_workers=1, prefetch_factor=1,
+            collate_fn=lambda prepared: prepared, worker_init_fn=_follow_parent,
+            multiprocessing_context="fork", generator=torch.Generator(),
+        )  # fmt: skip
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, not copied
+            return iter(loader)
+
+
+_ALL: weakref.WeakSet[PrefetchedEpochs] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # Before Python's own end of other processes, which would wait for one that ignores its signal.
+    for epochs in _ALL:
+        epochs.close()
+
+
+class _Prepared(Dataset[Any]):  # not `PrefetchedEpochs` itself: in a circle, none would end the other process
+    def __init__(self, prepare: Callable[[int], Any]) -> None:
+        self.prepare = prepare
+
+    def __getitem__(self, epoch: int) -> Any:
+        return self.prepare(epoch)
+
+
+def _follow_parent(number: int) -> None:
+    # Signals that end a run are for the parent to obey; without it, this process ends whatever it waits for.
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    parent: Any = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def held_out(pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS) -> tuple[list[Pair], list[Pair]]:

@@ -21,8 +21,8 @@ from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
-from transformer.runs.distributed import StoppedRun, rank_and_world_size
-from transformer.runs.trainer import Trainer, TrainingConfig
+from transformer.runs.distributed import rank_and_world_size
+from transformer.runs.trainer import StoppedRun, Trainer, TrainingConfig
 from transformer.training import best_device, check_device, cooldown, noam_rate, record_path
 from transformer.validation import check_number, check_rate, check_size, check_type, optional_import
 

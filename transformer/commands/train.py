@@ -14,9 +14,9 @@ from transformer.commands.recipes import RECIPES, Recipe, changed, own_recipe, p
 from transformer.commands.recipes import train_recipe
 from transformer.files import write_record
 from transformer.language.corpora import AS_IT_IS, PREPARATIONS, Preparation
-from transformer.runs.distributed import StoppedRun, process_group, rank_and_world_size
+from transformer.runs.distributed import process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder, draw_curves, run_facts
-from transformer.runs.trainer import Trainer
+from transformer.runs.trainer import StoppedRun, Trainer
 
 __all__ = ["HELP", "run", "add_options"]
 
@@ -118,7 +118,7 @@ def _leave_results(folder: Path, recipe: Recipe, data: Any, result: Any, trainer
         print(f"what can be used already: {folder / recipe.data.output}")
         return
     note("training is over; scoring it can take some minutes more …")
-    record = data.record(result, trainer)
+    record = data.record(result, trainer.history)
     facts = run_facts(trainer.updater.device) | {"recipe": asdict(recipe)}
     write_record(folder / "record.json", facts | record)
     print(data.summary(record))

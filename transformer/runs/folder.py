@@ -1,7 +1,6 @@
 """The folder of a run: its lock, its checkpoints and its log; the facts of a record; curves."""
 
 import json
-import math
 import os
 import platform
 import shlex
@@ -10,7 +9,7 @@ import sys
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata, resources
@@ -20,15 +19,13 @@ import torch
 from torch import Tensor
 from transformer.files import CheckpointError, atomic_file, naming_errors, regular_file, write_record
 from transformer.plots import plot_curves
-from transformer.runs.distributed import broadcast, rank_and_world_size, summed_over_all
-from transformer.runs.loop import (
-    Evaluation, Updater, autocast, load_checkpoint, random_state, set_random_state,
-)  # fmt: skip
+from transformer.runs.distributed import rank_and_world_size, summed_over_all
+from transformer.runs.loop import Updater, load_checkpoint
 from transformer.runs.stream import BatchStream
-from transformer.training import check_device, evaluating
+from transformer.training import check_device
 from transformer.validation import check_choice, check_size, check_type, optional_import
 
-__all__ = ["run_facts", "read_log", "RunFolder", "RunLog", "Scores", "draw_curves"]
+__all__ = ["run_facts", "read_log", "RunFolder", "RunLog", "draw_curves"]
 
 
 def run_facts(device: torch.device | str) -> dict[str, Any]:
@@ -282,62 +279,6 @@ class RunLog:
         mine = int(self.first)
         self.updates, self.places = list(zip(losses * mine, counts * mine, norms)), state["places"]
         self.seconds = float(state["seconds"])
-
-
-class Scores:
-    """Evaluates the model of a run by `evaluate`, and remembers the best score: that of the metric
-    `monitor`, with the sign that makes more better; the update it was reached at; how many follow it."""
-
-    updater: Updater
-    evaluate: Evaluation | None
-    monitor: str
-    best: float
-    best_step: int
-    evaluations_since_best: int
-
-    def __init__(self, updater: Updater, evaluate: Evaluation | None, monitor: str) -> None:
-        self.updater, self.evaluate, self.monitor = updater, evaluate, monitor
-        self.best, self.best_step, self.evaluations_since_best = -math.inf, 0, 0
-
-    def _measured(self, evaluate: Evaluation) -> tuple[dict[str, float], float]:
-        # The metrics of the averaged weights, in the first process alone, and the score.
-        updater, name, measured = self.updater, self.monitor.removeprefix("-"), None
-        if rank_and_world_size()[0] == 0:
-            with updater.averaged(), evaluating(updater.model), autocast(updater.device, updater.precision):
-                check_type(Mapping, **{"evaluate(model)": (given := evaluate(updater.model))})
-                measured = {metric: float(value) for metric, value in given.items()}
-        metrics: dict[str, float] = broadcast(measured)
-        if name not in metrics:
-            raise ValueError(f"monitor is {self.monitor!r}, but evaluate returned {sorted(metrics)}")
-        return metrics, -metrics[name] if self.monitor.startswith("-") else metrics[name]
-
-    def dry_run(self) -> None:
-        """Evaluate and leave no trace, since an error shouldn't come late."""
-        if self.evaluate is not None:
-            before = random_state(self.updater.device)
-            self._measured(self.evaluate)
-            set_random_state(before, self.updater.device)
-
-    def measure(self, write: Callable[[dict[str, float]], None]) -> None:
-        """Evaluate, `write` the metrics, then count them."""
-        if self.evaluate is None:
-            return
-        step, (metrics, score) = self.updater.step, self._measured(self.evaluate)
-        if not math.isfinite(score):
-            raise FloatingPointError(f"the metric {self.monitor} is {score} at step {step}")
-        write({"step": step, **metrics})
-        self.evaluations_since_best += 1
-        if score > self.best:
-            self.best, self.best_step, self.evaluations_since_best = score, step, 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs."""
-        return {"best": self.best, "best_step": self.best_step, "stale": self.evaluations_since_best}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-        self.best, self.best_step = state["best"], state["best_step"]
-        self.evaluations_since_best = state["stale"]
 
 
 def draw_curves(history: list[dict[str, float]], path: Path | str) -> Any:

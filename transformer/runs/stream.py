@@ -1,25 +1,18 @@
 """Where a run is in its data and its random numbers."""
 
-import atexit
 import hashlib
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 import warnings
-import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from itertools import count, islice
+from functools import cached_property
+from itertools import islice
 from typing import Any
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 from transformer.runs.loop import random_state, set_random_state
 from transformer.runs.distributed import all_gather, rank_and_world_size
 from transformer.training import as_epochs
 
-__all__ = ["EpochBatches", "BatchStream", "PrefetchedEpochs", "RandomNumbers", "fingerprint"]
+__all__ = ["EpochBatches", "BatchStream", "RandomNumbers"]
 
 
 EpochBatches = Callable[[int], Iterable[Any]] | Iterable[Any]
@@ -77,9 +70,19 @@ class BatchStream:
         """Go on at the place that `state_dict` returned."""
         self.epoch, self.position = state["epoch"], state["position"]
 
-    def first(self) -> Any:
-        """The first batch of the first epoch; `None` where there is none."""
-        return next(self._epoch(0), None)
+    @cached_property
+    def fingerprint(self) -> str:
+        """A checksum of all tensors in the first batch of the first epoch, a nest of tuples, lists and
+        dictionaries; the rest is left out."""
+        total, waiting = hashlib.sha256(), [next(self._epoch(0), None)]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, Tensor):
+                numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
+            elif isinstance(part, Mapping | list | tuple):
+                waiting += part.values() if isinstance(part, Mapping) else part
+        return total.hexdigest()[:16]
 
     def _epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         drawn = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch).get_state()
@@ -93,77 +96,6 @@ class BatchStream:
             if batch is end:
                 return
             yield batch
-
-
-class PrefetchedEpochs:
-    """The batches of an epoch, prepared in another process while the epoch before is trained on.
-
-    Linux alone can copy a process with all that it has read; elsewhere they are prepared when they are due.
-
-    Args:
-        prepare: `prepare(epoch)` returns what gives the batches when it is called with the epoch. It
-            depends on the epoch alone, and needs no GPU.
-    """
-
-    prepare: Callable[[int], Callable[[int], Iterable[Any]]]
-    _coming: Iterator[Any]
-    _epoch: int
-    _prepared: Callable[[int], Iterable[Any]]
-
-    def __init__(self, prepare: Callable[[int], Callable[[int], Iterable[Any]]]) -> None:
-        self.prepare = prepare
-        self.close()
-        _ALL.add(self)
-
-    def __call__(self, epoch: int) -> Iterable[Any]:
-        """The batches of the epoch; those of the next are prepared from now on."""
-        if sys.platform != "linux" or multiprocessing.current_process().daemon:
-            return self.prepare(epoch)(epoch)
-        if epoch not in (self._epoch, self._epoch + 1):
-            self._coming = self._in_a_worker(epoch)
-        if epoch != self._epoch:
-            self._epoch, self._prepared = epoch, next(self._coming)
-        return self._prepared(epoch)
-
-    def close(self) -> None:
-        """End the other process."""
-        self._epoch, self._prepared, self._coming = -2, lambda epoch: (), iter(())
-
-    def _in_a_worker(self, epoch: int) -> Iterator[Any]:
-        # What is prepared for an epoch and those after it, never more than one of them ahead.
-        loader = DataLoader(
-            _Prepared(self.prepare), None, sampler=count(epoch), num_workers=1, prefetch_factor=1,
-            collate_fn=lambda prepared: prepared, worker_init_fn=_follow_parent,
-            multiprocessing_context="fork", generator=torch.Generator(),
-        )  # fmt: skip
-        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, not copied
-            return iter(loader)
-
-
-_ALL: weakref.WeakSet[PrefetchedEpochs] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    # Before Python's own end of other processes, which would wait for one that ignores its signal.
-    for epochs in _ALL:
-        epochs.close()
-
-
-class _Prepared(Dataset[Any]):  # not `PrefetchedEpochs` itself: in a circle, none would end the other process
-    def __init__(self, prepare: Callable[[int], Any]) -> None:
-        self.prepare = prepare
-
-    def __getitem__(self, epoch: int) -> Any:
-        return self.prepare(epoch)
-
-
-def _follow_parent(number: int) -> None:
-    # Signals that end a run are for the parent to obey; without it, this process ends whatever it waits for.
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
-    parent: Any = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 class RandomNumbers:
@@ -200,16 +132,3 @@ class RandomNumbers:
         else:
             message = f"the checkpoint was written by {len(states)} processes, not {self.world_size}"
             warnings.warn(f"{message}: dropout starts anew", stacklevel=4)
-
-
-def fingerprint(batch: Any) -> str:
-    """A checksum of all tensors in nested tuples, lists and dictionaries; the rest is left out."""
-    total, waiting = hashlib.sha256(), [batch]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Tensor):
-            numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
-        elif isinstance(part, Mapping | list | tuple):
-            waiting += part.values() if isinstance(part, Mapping) else part
-    return total.hexdigest()[:16]

@@ -1,27 +1,32 @@
 """The trainer: a run that can be stopped and goes on exactly."""
 
+import math
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
-from functools import cache
 from typing import Any
+import torch
 from torch import nn
 from transformer.files import CheckpointError
 from transformer.model import Transformer
-from transformer.runs.distributed import Stop, broadcast
-from transformer.runs.folder import RunFolder, RunLog, Scores
+from transformer.runs.distributed import all_gather, rank_and_world_size, summed_over_all
+from transformer.runs.folder import RunFolder, RunLog
 from transformer.runs.loop import (
-    PRECISIONS, Evaluation, RateSchedule, SummedLoss, Updater, load_checkpoint, save_checkpoint,
+    PRECISIONS, Evaluation, RateSchedule, SummedLoss, Updater, autocast, load_checkpoint, random_state,
+    save_checkpoint, set_random_state,
 )  # fmt: skip
-from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers, fingerprint
+from transformer.runs.stream import BatchStream, EpochBatches, RandomNumbers
 from transformer.speed.fast import accelerated
 from transformer.speed.graphs import UpdateGraphs
+from transformer.training import evaluating
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
 from transformer.weights import is_compiled, original, plain_state, plain_transformer, set_weights
 
-__all__ = ["TrainingConfig", "Trainer"]
+__all__ = ["TrainingConfig", "Trainer", "Scores", "StoppedRun", "Stop"]
 
 
 @dataclass(frozen=True)
@@ -129,13 +134,12 @@ class Trainer:
         folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
         self.folder: RunFolder | None = folder
         self.updater: Updater = Updater(self.model, loss, schedule, *settings)
-        self.stream: BatchStream = BatchStream(batches, config.accumulate, config.seed)
         self.graphs: UpdateGraphs | None = UpdateGraphs(self.updater) if graphs else None
+        self.stream: BatchStream = BatchStream(batches, config.accumulate, config.seed)
         self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
         self.log: RunLog = RunLog(self.updater, self.stream, self.folder, config.steps * progress)
         self.history: list[dict[str, float]] = self.log.history
         self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
-        self._first_batch = cache(lambda stream=self.stream: fingerprint(stream.first()))
         parts = self.updater, self.stream, self.random, self.log, self.scores  # loaded in this order
         self._parts: dict[str, Any] = dict(zip(("updater", "stream", "random", "journal", "scores"), parts))
 
@@ -182,7 +186,7 @@ class Trainer:
             raise ValueError("a trainer without a directory keeps no best weights")
         set_weights(self.model, load_checkpoint(self.folder.best), self.folder.best)
 
-    def _loop(self, stop: Stop) -> None:
+    def _loop(self, stop: "Stop") -> None:
         config, log, stopping = self.config, self.log, False
         self.model.train()
         with closing(iter(self.stream)) as groups:
@@ -200,41 +204,124 @@ class Trainer:
                     _save(self)
 
 
-def _save(trainer: Trainer) -> None:
-    # A checkpoint of all processes, and then what follows it.
-    if trainer.folder is None:
-        return
-    state = {name: part.state_dict() for name, part in trainer._parts.items()}
-    if trainer.log.first:
-        plan = {"steps": trainer.config.steps}
-        state["settings"] = {"words": _settings(trainer, trainer.step), "plan": plan}
-        trainer.folder.write_config()
-        weights = {"model": plain_state(trainer.model)}
-        save_checkpoint(trainer.folder.checkpoint(trainer.step), weights | state)
-        _follow_up(trainer, trainer.folder)
-    broadcast(None)  # no process goes on before the file is there
+class Scores:
+    """Evaluates the model of a run by `evaluate`, and remembers the best score: that of the metric
+    `monitor`, with the sign that makes more better; the update it was reached at; how many follow it."""
+
+    updater: Updater
+    evaluate: Evaluation | None
+    monitor: str
+    best: float
+    best_step: int
+    evaluations_since_best: int
+
+    def __init__(self, updater: Updater, evaluate: Evaluation | None, monitor: str) -> None:
+        self.updater, self.evaluate, self.monitor = updater, evaluate, monitor
+        self.best, self.best_step, self.evaluations_since_best = -math.inf, 0, 0
+
+    def _measured(self, evaluate: Evaluation) -> tuple[dict[str, float], float]:
+        # The metrics of the averaged weights, in the first process alone, and the score.
+        updater, name, measured = self.updater, self.monitor.removeprefix("-"), None
+        if rank_and_world_size()[0] == 0:
+            with updater.averaged(), evaluating(updater.model), autocast(updater.device, updater.precision):
+                check_type(Mapping, **{"evaluate(model)": (given := evaluate(updater.model))})
+                measured = {metric: float(value) for metric, value in given.items()}
+        metrics: dict[str, float] = all_gather(measured)[0]
+        if name not in metrics:
+            raise ValueError(f"monitor is {self.monitor!r}, but evaluate returned {sorted(metrics)}")
+        return metrics, -metrics[name] if self.monitor.startswith("-") else metrics[name]
+
+    def dry_run(self) -> None:
+        """Evaluate and leave no trace, since an error shouldn't come late."""
+        if self.evaluate is not None:
+            before = random_state(self.updater.device)
+            self._measured(self.evaluate)
+            set_random_state(before, self.updater.device)
+
+    def measure(self, write: Callable[[dict[str, float]], None]) -> None:
+        """Evaluate, `write` the metrics, then count them."""
+        if self.evaluate is None:
+            return
+        step, (metrics, score) = self.updater.step, self._measured(self.evaluate)
+        if not math.isfinite(score):
+            raise FloatingPointError(f"the metric {self.monitor} is {score} at step {step}")
+        write({"step": step, **metrics})
+        self.evaluations_since_best += 1
+        if score > self.best:
+            self.best, self.best_step, self.evaluations_since_best = score, step, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs."""
+        return {"best": self.best, "best_step": self.best_step, "stale": self.evaluations_since_best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.best, self.best_step = state["best"], state["best_step"]
+        self.evaluations_since_best = state["stale"]
 
 
-def _follow_up(trainer: Trainer, folder: RunFolder) -> None:
-    # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
-    if 0 < trainer.scores.best_step == trainer.step:
-        with trainer.updater.averaged():
-            best = {"step": trainer.step, "score": trainer.scores.best}
-            save_checkpoint(folder.best, {"model": plain_state(trainer.model), **best})
-    folder.prune(trainer.step, trainer.config.keep)
+# SIGHUP, where there is one, says that the terminal has been closed.
+_ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
-def _settings(trainer: Trainer, step: int) -> dict[str, str]:
-    # What must be the same when the run goes on, as text that a checkpoint holds and a message shows.
-    values = {name: value for name, value in vars(trainer.config).items() if name not in ("steps", "keep")}
-    if is_dataclass(of_model := getattr(trainer.model, "config", None)):
-        values |= {f"model.{name}": value for name, value in vars(of_model).items()}
-    words = {name: repr(value) for name, value in values.items()}
-    for number in (number for number in _REMEMBERED if number <= step):
-        words[f"rate of update {number}"] = f"{trainer.updater.schedule(number):.6e}"  # rounding may differ
-    options = vars(trainer.loss) if is_dataclass(trainer.loss) else getattr(trainer.loss, "keywords", {})
-    plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
-    return words | {"options of the loss": repr(plain), "first batch": trainer._first_batch()}
+class Stop:
+    """Says when a call of `Trainer.fit` ends before its run does: its time is over, or a signal has come."""
+
+    deadline: float
+    signals: list[int]
+
+    def __init__(self, max_minutes: float | None = None) -> None:
+        check_number(max_minutes=0 if max_minutes is None else max_minutes)
+        self.deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+        self.signals = []
+
+    @contextmanager
+    def catch_signals(self) -> Iterator[None]:
+        """A context in which the signals that ask the process to end are noted instead of obeyed; a second
+        one is obeyed, but not within a second, since a launcher passes on what has reached all processes."""
+        times: list[float] = []
+
+        def note(number: int, frame: Any) -> None:
+            self.signals.append(number)
+            times.append(time.perf_counter())
+            if times[-1] - times[0] > 1:
+                signal.signal(number, before[number])
+                signal.raise_signal(number)
+
+        handlers = {number: signal.getsignal(number) for number in _ENDINGS}
+        before: dict[int, Any] = {n: how for n, how in handlers.items() if how not in (None, signal.SIG_IGN)}
+        if threading.current_thread() is not threading.main_thread():
+            before = {}  # only the main thread may handle signals
+        try:
+            for number in before:
+                signal.signal(number, note)
+            yield
+        finally:
+            for number, how in before.items():
+                signal.signal(number, how)
+
+    def is_due(self) -> bool:
+        """Whether time is over by the first process's clock, or a signal has come to any process."""
+        late = time.monotonic() >= self.deadline and rank_and_world_size()[0] == 0
+        return bool(summed_over_all(torch.tensor(int(late or bool(self.signals)))))
+
+    def raise_if_signaled(self, step: int, steps: int, saved: bool) -> None:
+        """Raise `StoppedRun` if any process has noted a signal."""
+        if number := max(all_gather(max(self.signals, default=0))):
+            how = " with a checkpoint, from which the same call goes on" if saved else ""
+            raise StoppedRun(f"stopped at step {step:,} of {steps:,}{how}", number, step)
+
+
+class StoppedRun(KeyboardInterrupt):
+    """Raised by `Trainer.fit` in the main thread, when `signal`, SIGINT, SIGTERM or SIGHUP, asks the process
+    to end. The update in progress, `step`, was finished and, where there is a directory, saved."""
+
+    signal: int
+    step: int
+
+    def __init__(self, message: str, number: int, step: int) -> None:
+        super().__init__(message)
+        self.signal, self.step = number, step
 
 
 def _begin(trainer: Trainer) -> None:
@@ -248,7 +335,7 @@ def _resume(trainer: Trainer) -> bool:
     """Go on from the newest whole checkpoint, chosen by the first process; return whether there is one."""
     if trainer.folder is None:
         return False
-    path = broadcast(trainer.folder.latest_valid() if trainer.log.first else None)
+    path = all_gather(trainer.folder.latest_valid() if trainer.log.first else None)[0]
     if path is None:
         return False
     state = load_checkpoint(path)
@@ -271,3 +358,40 @@ def _resume(trainer: Trainer) -> bool:
     if trainer.log.first:
         _follow_up(trainer, trainer.folder)
     return True
+
+
+def _settings(trainer: Trainer, step: int) -> dict[str, str]:
+    # What must be the same when the run goes on, as text that a checkpoint holds and a message shows.
+    values = {name: value for name, value in vars(trainer.config).items() if name not in ("steps", "keep")}
+    if is_dataclass(of_model := getattr(trainer.model, "config", None)):
+        values |= {f"model.{name}": value for name, value in vars(of_model).items()}
+    words = {name: repr(value) for name, value in values.items()}
+    for number in (number for number in _REMEMBERED if number <= step):
+        words[f"rate of update {number}"] = f"{trainer.updater.schedule(number):.6e}"  # rounding may differ
+    options = vars(trainer.loss) if is_dataclass(trainer.loss) else getattr(trainer.loss, "keywords", {})
+    plain = {name: value for name, value in options.items() if isinstance(value, float | int | str)}
+    return words | {"options of the loss": repr(plain), "first batch": trainer.stream.fingerprint}
+
+
+def _follow_up(trainer: Trainer, folder: RunFolder) -> None:
+    # What follows the checkpoint of this step. If the run was cut off after it, resuming does this.
+    if 0 < trainer.scores.best_step == trainer.step:
+        with trainer.updater.averaged():
+            best = {"step": trainer.step, "score": trainer.scores.best}
+            save_checkpoint(folder.best, {"model": plain_state(trainer.model), **best})
+    folder.prune(trainer.step, trainer.config.keep)
+
+
+def _save(trainer: Trainer) -> None:
+    # A checkpoint of all processes, and then what follows it.
+    if trainer.folder is None:
+        return
+    state = {name: part.state_dict() for name, part in trainer._parts.items()}
+    if trainer.log.first:
+        plan = {"steps": trainer.config.steps}
+        state["settings"] = {"words": _settings(trainer, trainer.step), "plan": plan}
+        trainer.folder.write_config()
+        weights = {"model": plain_state(trainer.model)}
+        save_checkpoint(trainer.folder.checkpoint(trainer.step), weights | state)
+        _follow_up(trainer, trainer.folder)
+    all_gather(None)  # no process goes on before the file is there
