@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 import torch
 from transformer.commands.data import FILES, ParallelData
-from transformer.commands.main import PROGRAM, Add, device_option, note, within
+from transformer.commands.main import PROGRAM, Add, device_option, within
 from transformer.commands.recipes import RECIPES, Recipe, changed, own_recipe, parsed, read_recipe, settings
 from transformer.commands.recipes import train_recipe
 from transformer.files import write_record
@@ -30,10 +30,7 @@ def run(options: argparse.Namespace) -> None:
     with process_group(options.device) as device:
         first = rank_and_world_size()[0] == 0
         with folder.locked() if first else nullcontext():
-            check_same_run(folder, recipe)
-            data = recipe.data.read()
-            if first:
-                _announce(folder, recipe, data)
+            data = _begin(folder, recipe, first)
             try:
                 minutes, graphs = options.max_minutes, options.graphs
                 result, trainer = train_recipe(recipe, folder, device, True, minutes, data, graphs)
@@ -71,6 +68,26 @@ def requested(options: argparse.Namespace) -> Recipe:
     return changed(recipe, **changes)
 
 
+def _begin(folder: RunFolder, recipe: Recipe, first: bool) -> Any:
+    # Refuse another run's folder, and read the data; the first process says where the run stands, how long
+    # it is, and what was chosen for texts of somebody's own.
+    check_same_run(folder, recipe)
+    data: Any = recipe.data.read()
+    if not first:
+        return data
+    steps, schedule, model = recipe.training.steps, recipe.schedule, recipe.model
+    if checkpoints := folder.checkpoints():
+        print(f"going on from step {int(checkpoints[-1].stem.rpartition('-')[2]):,} of {steps:,}")
+    if isinstance(data, ParallelData) and (chosen := data.settings).files:
+        train, dev = len(data.train), len(data.dev)
+        print(f"{train:,} pairs to train on, {dev:,} to judge by, none of which is trained on")
+        print(f"texts: {chosen.prepared}; a vocabulary of up to {chosen.vocab_size:,} tokens")
+        size = f"n_layers {model.n_layers}, d_model {model.d_model}, dropout {model.dropout}"
+        print(f"{size}; batches of {chosen.max_tokens:,} tokens")
+    print(f"{steps:,} updates with a warm-up of {schedule.warmup_steps:,}", flush=True)
+    return data
+
+
 # What a run, or something else, has left that must not be written over.
 _WORK = ("model.safetensors", "record.json", "translator", "curves.png")
 
@@ -95,20 +112,6 @@ def check_same_run(folder: RunFolder, recipe: Recipe) -> None:
                 raise ValueError(f"{message}: name another --directory{same}")
 
 
-def _announce(folder: RunFolder, recipe: Recipe, data: Any) -> None:
-    # Say where the run stands, how long it is, and what was chosen for texts of somebody's own.
-    steps, schedule, model = recipe.training.steps, recipe.schedule, recipe.model
-    if checkpoints := folder.checkpoints():
-        print(f"going on from step {int(checkpoints[-1].stem.rpartition('-')[2]):,} of {steps:,}")
-    if isinstance(data, ParallelData) and (chosen := data.settings).files:
-        train, dev = len(data.train), len(data.dev)
-        print(f"{train:,} pairs to train on, {dev:,} to judge by, none of which is trained on")
-        print(f"texts: {chosen.prepared}; a vocabulary of up to {chosen.vocab_size:,} tokens")
-        size = f"n_layers {model.n_layers}, d_model {model.d_model}, dropout {model.dropout}"
-        print(f"{size}; batches of {chosen.max_tokens:,} tokens")
-    print(f"{steps:,} updates with a warm-up of {schedule.warmup_steps:,}", flush=True)
-
-
 def _leave_results(folder: Path, recipe: Recipe, data: Any, result: Any, trainer: Trainer) -> None:
     # Write the curves into the run's folder and, once the run is over, its record.
     with suppress(ImportError):  # without matplotlib the run is just as good
@@ -117,7 +120,7 @@ def _leave_results(folder: Path, recipe: Recipe, data: Any, result: Any, trainer
         print(f"time is over at step {trainer.step:,}; the same command goes on from there")
         print(f"what can be used already: {folder / recipe.data.output}")
         return
-    note("training is over; scoring it can take some minutes more …")
+    trainer.log.say("training is over; scoring it can take some minutes more …")
     record = data.record(result, trainer.history)
     facts = run_facts(trainer.updater.device) | {"recipe": asdict(recipe)}
     write_record(folder / "record.json", facts | record)

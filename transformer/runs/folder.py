@@ -209,6 +209,14 @@ class RunLog:
         self.places: list[dict[str, Any]] = []  # step, epoch, batch, learning rate
         self.seconds = 0.0
 
+    def reload(self) -> None:
+        """Read the log up to the last update, and remove what was written after it."""
+        if self.folder is not None:
+            entries = read_log(self.folder.path)
+            self.history[:] = [entry for entry in entries if entry["step"] <= self.updater.step]
+            if self.first:
+                self.folder.write_log(self.history)
+
     def add(self, numbers: tuple[Tensor, ...], seconds: float) -> None:
         """Add to the line what the last update returned, and how long it took."""
         step, stream = self.updater.step, self.stream
@@ -248,9 +256,14 @@ class RunLog:
         self.history.append(entry)
         if self.folder is not None and self.first:
             self.folder.append_log(entry)
+        if self.total_steps:
+            self.say(self._line(entry))
+
+    def say(self, text: str) -> None:
+        """Print a line, where any are printed; of several processes, the first does."""
         if self.total_steps and self.first:
             with suppress(OSError):  # the terminal has been closed, and the run may go on
-                print(self._line(entry), file=sys.stderr, flush=True)
+                print(text, file=sys.stderr, flush=True)
 
     def _line(self, entry: dict[str, float]) -> str:
         start = f"step {entry['step']:,} of {self.total_steps:,}:"
@@ -260,14 +273,6 @@ class RunLog:
         speed = entry["tokens"] / max(self.seconds, 1e-3)
         left = (self.total_steps - self.updater.step) * self.seconds / len(self.places) / 60
         return f"{start} loss {entry['loss']:.3f}, {speed:,.0f} tokens/s, {left:,.0f} minutes left"
-
-    def reload(self) -> None:
-        """Read the log up to the last update, and remove what was written after it."""
-        if self.folder is not None:
-            entries = read_log(self.folder.path)
-            self.history[:] = [entry for entry in entries if entry["step"] <= self.updater.step]
-            if self.first:
-                self.folder.write_log(self.history)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs: the line that has begun."""
