@@ -30,7 +30,10 @@ GOALS = {
     "modules": 50,
     "private functions used once": 100,
     "per cent of the code not tangled": 60,
+    "stays of who reads about `train`": 25,
+    "modules of those stays": 10,
 }
+GROUND_FLOOR = {"files", "weights", "validation"}
 WORDS = {
     "01-gradients": 1_900,
     "02-embedding": 2_200,
@@ -112,6 +115,29 @@ def used_once() -> list[str]:
     return [name for name in private if names[name] == 1]
 
 
+def walk() -> list[str]:
+    """Where somebody stays who reads about `train`: module after module, from `commands.train.run` into each
+    function and class of the package where it is first named. Chapters and the ground floor are known."""
+    rooms, read, way = {}, set(), [""]
+    for path, tree in trees().items():
+        if not (is_tangled(path) or path.stem in GROUND_FLOOR):
+            rooms[".".join(path.relative_to(ROOT).with_suffix("").parts)] = tree.body
+
+    def enter(room: str, name: str) -> None:
+        for node in rooms.get(room, []):
+            if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+                enter(node.module, name)
+            if getattr(node, "name", "") == name and node not in read:
+                read.add(node)
+                way.append(room)
+                names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+                for each in sorted(names, key=lambda each: (each.lineno, each.col_offset)):
+                    enter(room, each.id)
+
+    enter("transformer.commands.train", "run")
+    return [room for before, room in zip(way, way[1:]) if room != before]
+
+
 def counts() -> dict[str, int]:
     modules = [path for path in PACKAGE if lines(path) > 1]
     tangled = sum(code(path) for path in modules if is_tangled(path)) / sum(map(code, modules))
@@ -119,6 +145,8 @@ def counts() -> dict[str, int]:
         "modules": len(modules),
         "private functions used once": len(used_once()),
         "per cent of the code not tangled": round(100 * (1 - tangled)),
+        "stays of who reads about `train`": len(walk()),
+        "modules of those stays": len(set(walk())),
     }
 
 

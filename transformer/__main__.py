@@ -1,13 +1,14 @@
 """The program `transformer-book`, also as `python -m transformer`."""
 
 import sys
-from transformer.commands import check, evaluate, info, serve, train, translate
+from importlib import import_module
 from transformer.commands.main import run
 
 __all__ = ["COMMANDS", "main"]
 
 
-COMMANDS = train, translate, evaluate, serve, check, info  # each has HELP, add_options and run
+_NAMES = "train", "translate", "evaluate", "serve", "check", "info"  # each has HELP, add_options and run
+COMMANDS = [import_module(f"transformer.commands.{name}") for name in _NAMES]
 
 
 def main(arguments: list[str] | None = None) -> int:

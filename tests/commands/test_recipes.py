@@ -52,7 +52,7 @@ from transformer.runs.distributed import process_group
 from transformer.runs.loop import load_checkpoint
 from transformer.speed.fast import FastTransformer
 from transformer.toy import reverse_and_mark
-from transformer.training import load_record, record_path
+from transformer.training import record_path
 from transformer.weights import set_weights
 
 TOY = changed(
@@ -312,11 +312,6 @@ def test_the_recipes_of_recorded_runs_stay_as_they_were():
         assert RECIPES[name] == changed(kept, precision=RECIPES[name].training.precision)
 
 
-def test_either_order_of_norms_learns_small_portuguese():
-    for name in ("phrases", "phrases-post"):
-        assert load_record(name)["scores"]["test"]["greedy"]["BLEU-tok"]["score"] > 98
-
-
 # A recipe for texts of one's own
 
 
@@ -450,23 +445,3 @@ def test_record_takes_the_search_from_the_development_split_to_the_test_split(re
     assert {"greedy", "beam 4"} < kept["scores"]["test, unseen"].keys()
     pairs = {split: measured["pairs"] for split, measured in kept["scores"].items()}
     assert pairs == {"dev": 2, "test": 2, "test, unseen": 1}
-
-
-def recorded_runs() -> list[str]:
-    names = sorted(path.stem for path in record_path("ted-corpus.json").parent.glob("ted*.json"))
-    return [name for name in names if name != "ted-corpus"]
-
-
-@pytest.mark.parametrize("name", ["phrases", *recorded_runs()])
-def test_record_has_all_that_the_chapter_shows(name):
-    record = load_record(name)
-    assert record["commit"] and record["versions"]["torch"] and record["date"]
-    corpus = read_recipe(record_path(f"{name}.json")).data.corpus
-    assert set(record["scores"]) == {"dev", "test", "test, unseen"}
-    assert record["scores"]["test"]["pairs"] == {"phrases": 1000, "ted": 1803}[corpus]
-    assert ("lecture" in record) == (not name.startswith(("ted-longer", "ted-8000")))  # scores alone shown
-    assert all(len(found) == 5 for found in record.get("lecture", {}).values())
-    for split in record["scores"].values():
-        for search in split.keys() - {"pairs"}:
-            assert set(split[search]) - {"exact"} == {"BLEU-tok", "BLEU-detok", "chrF2"}  # "exact" came later
-        assert {"greedy", "beam 4"} <= set(split)
