@@ -963,7 +963,7 @@ KILLED = """forgets.map(forget => {
 @needs_node
 @pytest.mark.parametrize("at", [0, 27, 79])
 def test_only_a_full_checkpoint_brings_back_every_bit(at):
-    forgets = ["", "Adam's averages", "the place in the data"]
+    forgets = ["", "Adam's averages", "the position in the data"]
     found = in_figure(KILLED, "kills", at=at, forgets=forgets)
     assert [first for first, _ in found] == [at] * 3
     assert found[0][1] == 0

@@ -49,7 +49,7 @@
   // A run as its checkpoint has it, but for what is forgotten. Without a checkpoint it begins again.
   function resume(checkpoint, forget = "") {
     const { m, v, t, random } = begin();
-    const without = { "Adam's averages": { m, v, t }, "the place in the data": { random } };
+    const without = { "Adam's averages": { m, v, t }, "the position in the data": { random } };
     return { ...(checkpoint ? structuredClone(checkpoint) : begin()), ...without[forget] };
   }
 
@@ -64,7 +64,7 @@
     }
     let run, saved, furthest, kills, lost, again, made, losses, path, timer;
     const every = slider("Checkpoint", [0, 40, 20, 10, 5, 2, 1], 10, (k) => (!k ? "never" : k === 1 ? "every update" : `every ${k} updates`), () => {});
-    const forget = html("select", { "aria-label": "Forget" }, ...[["", "nothing"], ["Adam's averages"], ["the place in the data"]].map(([value, words = value]) => html("option", { value }, words)));
+    const forget = html("select", { "aria-label": "Forget" }, ...[["", "nothing"], ["Adam's averages"], ["the position in the data"]].map(([value, words = value]) => html("option", { value }, words)));
     const button = (words, click, more = "") => html("button", { type: "button", class: `live-button ${more}`, click }, words);
     const go = button("Run", () => (timer || over() ? pause() : start()), "live-go");
     const kill = button("Kill", () => over() || strike());
