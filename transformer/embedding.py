@@ -71,7 +71,7 @@ def sinusoidal_encoding(
     return table.to(dtype or torch.get_default_dtype())
 
 
-# %% book/02-embedding.ipynb · Adding them · [positional-encoding]
+# %% book/02-embedding.ipynb · Adding positions · [positional-encoding]
 class PositionalEncoding(nn.Module):
     """Adds the sinusoidal position vectors to a sequence of vectors, then applies dropout.
 
