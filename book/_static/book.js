@@ -37,7 +37,7 @@
       const rest = document.createElement("span");
       rest.className = "docstring-rest";
       // A long line is a block, which holds the end of its line.
-      const block = first.parentElement.classList.contains("line") && first.parentElement;
+      const block = first.closest(".line");
       const start = block || first;
       // Pygments writes a docstring as one span or, a line at a time, as several with the line ends between them.
       for (let next = start.nextSibling; next; next = start.nextSibling) {
