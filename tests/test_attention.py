@@ -244,6 +244,8 @@ def test_a_row_with_nothing_gets_zeros_and_no_gradient(attend, everything, dtype
     assert context.dtype == dtype
     assert (context[nothing] == 0).all()
 
+    _, weights = scaled_dot_product_attention(*inputs, mask)
+    assert weights.dtype == dtype and (weights[nothing] == 0).all()
     found = gradients(context, inputs)
     assert all(x.isfinite().all() for x in found)
     assert (found[0][nothing] == 0).all()  # of the queries

@@ -7,8 +7,14 @@ from transformer.commands.main import run
 __all__ = ["COMMANDS", "main"]
 
 
-_NAMES = "train", "translate", "evaluate", "serve", "check", "info"  # each has HELP, add_options and run
-COMMANDS = [import_module(f"transformer.commands.{name}") for name in _NAMES]
+COMMANDS = [  # each has HELP, add_options and run
+    import_module("transformer.commands.train"),
+    import_module("transformer.commands.translate"),
+    import_module("transformer.commands.evaluate"),
+    import_module("transformer.commands.serve"),
+    import_module("transformer.commands.check"),
+    import_module("transformer.commands.info"),
+]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from helpers import run_rate as rate
 from torch import nn
 
 import transformer.runs.loop
-from transformer import Trainer, TrainingConfig, evaluate_loss, teacher_forced_loss
+from transformer import Trainer, TrainingConfig, accelerate, evaluate_loss, fit, teacher_forced_loss
 from transformer.commands.recipes import Loss
 from transformer.files import CheckpointError
 from transformer.runs.folder import draw_curves, read_log
@@ -70,9 +70,7 @@ def same_state(one: Trainer, two: Trainer) -> bool:
     )
 
 
-# -------------------------------------------------------------------------------------------------
 # Bad input
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,9 +89,7 @@ def test_bad_input_is_refused_by_name(call, error, message):
         call()
 
 
-# -------------------------------------------------------------------------------------------------
 # The place in the data
-# -------------------------------------------------------------------------------------------------
 
 
 LINES = [torch.randint(4, 9, (6,), generator=torch.Generator().manual_seed(n)) for n in range(10)]
@@ -150,9 +146,7 @@ def test_batches_and_losses_that_no_run_can_be_made_of_are_refused(tmp_path, cha
         make_trainer(tmp_path, **changes).fit()
 
 
-# -------------------------------------------------------------------------------------------------
 # What is shown of a log
-# -------------------------------------------------------------------------------------------------
 
 
 HISTORY = [
@@ -182,9 +176,7 @@ def test_curves_are_those_of_the_log(tmp_path, ending):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-# -------------------------------------------------------------------------------------------------
 # The trainer makes the updates that it says
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -215,6 +207,15 @@ def test_trainer_equals_a_loop_written_out(accumulate, clip_norm):
     # torch adds 1e-6 to the norm before it divides, which is all the difference there is
     for p, q in zip(parameters, trainer.model.parameters()):
         assert torch.allclose(p, q, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_trainer_makes_the_updates_of_fit_to_the_bit():
+    trainer = make_trainer(evaluate=None, log_every=1).fit()
+    model = make_model()
+    history = fit(accelerate(model), teacher_forced_loss, make_batches, rate, steps=12)
+    assert all(map(torch.equal, model.parameters(), trainer.model.parameters()))
+    assert [entry["norm"] for entry in history] == [entry["norm"] for entry in trainer.history]
 
 
 def test_the_optimizers_settings_are_the_configurations_and_not_the_files(tmp_path):
@@ -291,9 +292,7 @@ def test_float16_skips_an_update_that_overflows_and_remembers_the_scale(tmp_path
     assert again.updater.scaler.get_scale() == before / 2
 
 
-# -------------------------------------------------------------------------------------------------
 # The trainer resumes
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -369,9 +368,7 @@ def test_a_metric_that_is_no_number_stops_the_run(tmp_path):
     assert endless.step == 12  # what is not monitored may be infinite
 
 
-# -------------------------------------------------------------------------------------------------
 # The end of a run, and slices of it
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -418,9 +415,7 @@ def test_patience_ends_a_run_and_outlives_an_interruption(tmp_path):
     assert run().step == 8 and seen == list(scores)  # over is over
 
 
-# -------------------------------------------------------------------------------------------------
 # The best weights
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("monitor, best_step", [("score", 8), ("-score", 4)])
@@ -470,9 +465,7 @@ def test_the_average_is_of_every_update_and_is_what_is_evaluated_and_kept(tmp_pa
     assert plain.updater.average is None
 
 
-# -------------------------------------------------------------------------------------------------
 # The trainer stops
-# -------------------------------------------------------------------------------------------------
 
 
 def no_slope(weight):
