@@ -22,6 +22,7 @@ from transformer import (
     Translator,
     Vocabulary,
     corpus_scores,
+    greedy_search,
     load_corpus,
 )
 from transformer.files import CheckpointError, write_record
@@ -132,6 +133,22 @@ def test_batch_mates_and_order_change_nothing(translator):
         alone = [translator.translate_tokenized([text], search, max_length=12)[0] for text in sources]
         assert together == alone
         assert translator.translate_tokenized(sources[::-1], search, max_length=12) == alone[::-1]
+
+
+def test_a_batch_that_memory_cannot_hold_is_halved(translator, monkeypatch):
+    def small_memory(model, src, *rest):
+        sizes.append(len(src))
+        if len(src) > most:
+            raise torch.OutOfMemoryError
+        return greedy_search(model, src, *rest)
+
+    sizes, most, texts = [], 2, [pair.source for pair in PAIRS]
+    together = translator.translate(texts, Search(1), max_length=12)
+    monkeypatch.setattr("transformer.language.translator.greedy_search", small_memory)
+    assert translator.translate(texts, Search(1), max_length=12) == together and max(sizes) > most
+    most = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        translator.translate(texts, Search(1), max_length=12)
 
 
 @pytest.mark.parametrize("name", ["beam_size", "length_penalty", "max_length", "max_tokens"])

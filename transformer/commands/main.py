@@ -64,10 +64,11 @@ def search_options(add: Add) -> None:
         ("beam_size", "width of the beam, from 1 to 100; 1 for greedy search"),
         ("length_penalty", "how much a long translation is favored, from 0 to 10"),
         ("max_length", "the most tokens of a translation"),
-        ("max_tokens", "the most source tokens that are translated at once"),
     ):
         flag, default = f"--{name.replace('_', '-')}", getattr(Search, name)
         add(flag, type=type(default), default=default, metavar="N", help=f"{text} (default: {default})")
+    at_once = "the most source tokens that are translated at once (default: 4000, on a GPU 32000)"
+    add("--max-tokens", type=int, metavar="N", help=at_once)
     device_option(add)
 
 

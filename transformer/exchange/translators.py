@@ -170,7 +170,7 @@ class CTranslate2Engine:
             return_scores=True,
             min_decoding_length=0,  # a translation may be empty; the engine's default is 1
             max_decoding_length=longest,
-            max_batch_size=search.max_tokens,
+            max_batch_size=search.max_tokens or 4000,
             batch_type="tokens",
         )
         for row, result in zip(rows, results, strict=True):

@@ -11,6 +11,7 @@ __all__ = [
 
 # %% book/13-translation.ipynb · A translator in ten lines · [translator-imports]
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,7 +54,8 @@ class Search:
         beam_size: width of the beam, from 1 to 100: hypotheses kept; 1 for greedy search.
         length_penalty: how much a long translation is favored, from 0 (not at all) to 10.
         max_length: the most tokens of a translation; a model may allow fewer.
-        max_tokens: the most source tokens, padding included, that are translated at once.
+        max_tokens: the most source tokens, padding included, that are translated at once; by default
+            4,000, or 32,000 on a GPU. A batch that a GPU's memory can't hold is halved.
 
     Raises:
         TypeError, ValueError: a setting is of the wrong type or out of its range.
@@ -62,11 +64,13 @@ class Search:
     beam_size: int = 4
     length_penalty: float = 0.6
     max_length: int = 200
-    max_tokens: int = 4000
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         check_beam(self.beam_size, self.length_penalty)
-        check_size(max_length=self.max_length, max_tokens=self.max_tokens)
+        check_size(max_length=self.max_length)
+        if self.max_tokens is not None:
+            check_size(max_tokens=self.max_tokens)
 
 
 def translate_ids(model: Transformer, sources: list[list[int]], search: Search) -> list[list[int]]:
@@ -75,13 +79,22 @@ def translate_ids(model: Transformer, sources: list[list[int]], search: Search) 
     device, pad_id = next(model.parameters()).device, model.config.pad_id
     longest = min(search.max_length, model.config.max_length)
     translations: list[list[int]] = [[] for _ in sources]
-    for rows in by_length(sources, search.max_tokens):
+    max_tokens = search.max_tokens or (32_000 if device.type == "cuda" else 4000)
+    batches = deque(by_length(sources, max_tokens))
+    while batches:
+        rows = batches.popleft()
         src = pad([sources[row] for row in rows], pad_id).to(device)
-        if search.beam_size == 1:
-            best = greedy_search(model, src, longest)
-        else:
-            beam = beam_search(model, src, search.beam_size, search.length_penalty, longest)
-            best = beam.tokens[:, 0]
+        try:
+            if search.beam_size == 1:
+                best = greedy_search(model, src, longest)
+            else:
+                beam = beam_search(model, src, search.beam_size, search.length_penalty, longest)
+                best = beam.tokens[:, 0]
+        except torch.OutOfMemoryError:
+            if len(rows) == 1:
+                raise
+            batches.extendleft((rows[len(rows) // 2 :], rows[: len(rows) // 2]))
+            continue
         for row, ids in zip(rows, best.tolist(), strict=True):
             translations[row] = [token for token in ids if token != pad_id]
     return translations
