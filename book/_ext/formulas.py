@@ -38,11 +38,25 @@ Formula = tuple[str, bool]  # its TeX, and whether it stands in a line of its ow
 typeset: dict[Formula, str] = {}
 
 
-def formula(node: nodes.math | nodes.math_block) -> Formula:
-    """What MathJax is given for a node; several lines are aligned as Sphinx's own writer aligns them."""
-    display = isinstance(node, nodes.math_block)
+def formulas_of(node: nodes.math | nodes.math_block) -> list[Formula]:
+    """What MathJax is given for a node; several lines are aligned as Sphinx's own writer aligns them.
+
+    A line of equations with wide spaces between them is divided there, so that a narrow page can wrap it.
+    """
     tex = node.astext().strip()
-    return (rf"\begin{{split}}{tex}\end{{split}}" if display and r"\\" in tex else tex), display
+    if not isinstance(node, nodes.math_block):
+        return [(tex, False)]
+    parts, depth = [""], 0
+    for token in re.split(r"(\\qquad\b|\\left\b|\\right\b|\\begin\b|\\end\b|\\.|[{}])", tex):
+        depth += token in ("{", r"\left", r"\begin")
+        depth -= token in ("}", r"\right", r"\end")
+        if token == r"\\" and not depth:
+            return [(rf"\begin{{split}}{tex}\end{{split}}", True)]
+        if token == r"\qquad" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return [(part.strip(), True) for part in parts if part.strip()]
 
 
 def typeset_all(app: Sphinx, env: BuildEnvironment) -> None:
@@ -50,7 +64,7 @@ def typeset_all(app: Sphinx, env: BuildEnvironment) -> None:
     if app.builder.format != "html":
         return
     pages = (env.get_doctree(name) for name in sorted(env.found_docs))
-    found = (formula(node) for page in pages for node in page.findall(is_formula))
+    found = (each for page in pages for node in page.findall(is_formula) for each in formulas_of(node))
     formulas = list(dict.fromkeys(found))
     words = [str(NODE), str(PROGRAM), str(MATHJAX)]
     ran = subprocess.run(words, input=json.dumps(formulas), capture_output=True, text=True, encoding="utf8")
@@ -101,9 +115,13 @@ def is_formula(node: nodes.Node) -> bool:
     return isinstance(node, (nodes.math, nodes.math_block))
 
 
+def written(node: nodes.math | nodes.math_block) -> str:
+    return "".join(typeset[each] for each in formulas_of(node))
+
+
 def write_inline(writer: HTML5Translator, node: nodes.math) -> None:
     writer.body.append(writer.starttag(node, "span", "", CLASS="math notranslate nohighlight"))
-    writer.body.append(f"{typeset[formula(node)]}</span>")
+    writer.body.append(f"{written(node)}</span>")
     raise nodes.SkipNode
 
 
@@ -113,7 +131,7 @@ def write_block(writer: HTML5Translator, node: nodes.math_block) -> None:
         writer.body.append(f'<span class="eqno">({get_node_equation_number(writer, node)})')
         writer.add_permalink_ref(node, "Link to this equation")
         writer.body.append("</span>")
-    writer.body.append(f"{typeset[formula(node)]}</div>\n")
+    writer.body.append(f'<div class="formulas">{written(node)}</div></div>\n')
     raise nodes.SkipNode
 
 

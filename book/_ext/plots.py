@@ -111,7 +111,7 @@ def look(style: dict[str, str]) -> str:
 def shifted(sign: str, text: str) -> str:
     """A subscript or a superscript; after it, the line goes on where it was."""
     drop = 0.22 if sign == "_" else -0.38
-    back = f'<tspan dy="{-0.75 * drop:.3g}em">\u200b</tspan>'
+    back = f'<tspan dy="{-0.83 * drop:.3g}em">\u200b</tspan>'
     return f'<tspan dy="{drop}em" class="shifted">{text}</tspan>{back}'
 
 

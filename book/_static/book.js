@@ -4,7 +4,7 @@
 (() => {
   const TALL = 40; // lines of an exported cell before the rest is folded
   const MIN_DOCSTRING = 4; // lines
-  const SMALLEST = 0.72; // part of its size to which an equation may shrink
+  const SMALLEST = 0.845; // part of its size to which an equation may shrink
   const FONTS = ['1em "Source Sans 3"', 'italic 1em "Source Sans 3"', '1em "Source Code Pro"'];
   const PATIENCE = 1000; // ms without words
 
@@ -91,16 +91,16 @@
 
   // An equation that is a little too wide is set smaller; one that is far too wide keeps its size and scrolls.
   function fit(equation) {
-    const formula = equation.querySelector("mjx-container");
+    const formulas = [...equation.querySelectorAll("mjx-container")];
     let width = 0;
     new ResizeObserver(() => {
       if (equation.clientWidth === width) return;
       width = equation.clientWidth;
       equation.style.fontSize = "";
-      const ratio = formula.clientWidth / formula.scrollWidth;
+      const ratio = Math.min(...formulas.map(formula => formula.clientWidth / formula.scrollWidth));
       if (ratio >= SMALLEST && ratio < 1) equation.style.fontSize = `${98 * ratio}%`;
     }).observe(equation);
-    cue(formula);
+    formulas.forEach(cue);
   }
 
   // A formula in the text that is wider than a phone gets a line of its own.

@@ -93,7 +93,7 @@ def rich(text: str) -> str:
 
     def shift(match: re.Match[str]) -> str:
         drop = 4 if match[1] == "_" else -5
-        return f'<tspan dy="{drop}" font-size="11">{match[2]}</tspan><tspan dy="{-drop}">\u200b</tspan>'
+        return f'<tspan dy="{drop}" font-size="12.5">{match[2]}</tspan><tspan dy="{-drop}">\u200b</tspan>'
 
     return re.sub(r"([_^])\{(.*?)\}", shift, escape(text))
 
