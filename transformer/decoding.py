@@ -186,14 +186,14 @@ def merge_hypotheses(best: BeamResult, new: BeamResult, pad_id: int) -> BeamResu
     return keep_best(scores, torch.cat([padded, new.tokens], dim=1), best.scores.size(1))
 
 
-# %% book/08-decoding.ipynb · The search · [extend-beam]
+# %% book/08-decoding.ipynb · With tensors · [extend-beam]
 def extend_beam(state: DecoderState, last: Tensor, alive: BeamResult) -> tuple[BeamResult, Tensor]:
     """Read `last` `[B·K]`, the last token of every beginning; return their `best_continuations`."""
     log_probs = state.step(last).log_softmax(-1, dtype=alive.scores.dtype)  # [B·K, V]
     return best_continuations(alive, log_probs.unflatten(0, alive.scores.shape))
 
 
-# %% book/08-decoding.ipynb · The search · [beam-finished]
+# %% book/08-decoding.ipynb · With tensors · [beam-finished]
 def _finalize(
     ended: BeamResult, candidates: BeamResult, origin: Tensor, norm: float,
     config: TransformerConfig, ask: bool,
@@ -210,7 +210,7 @@ def _finalize(
     return ended, BeamResult(*(x[:, :beam_size] for x in candidates)), origin[:, :beam_size]
 
 
-# %% book/08-decoding.ipynb · The search · [beam-start]
+# %% book/08-decoding.ipynb · With tensors · [beam-start]
 def _start(
     state: DecoderState, src: Tensor, beam_size: int, max_length: int, pad_id: int
 ) -> tuple[BeamResult, BeamResult, BeamResult]:
@@ -223,13 +223,13 @@ def _start(
     return BeamResult(tokens, scores), ended, alive
 
 
-# %% book/08-decoding.ipynb · The search · [write-result]
+# %% book/08-decoding.ipynb · With tensors · [write-result]
 def _write(result: BeamResult, sentences: Tensor, hypotheses: BeamResult) -> None:
     result.tokens[sentences, :, : hypotheses.tokens.size(2)] = hypotheses.tokens
     result.scores[sentences] = hypotheses.scores
 
 
-# %% book/08-decoding.ipynb · The search · [beam-loop]
+# %% book/08-decoding.ipynb · With tensors · [beam-loop]
 def _search(
     state: DecoderState, src: Tensor, beam_size: int, alpha: float, max_length: int,
     config: TransformerConfig,
@@ -265,7 +265,7 @@ def _search(
     return BeamResult(result.tokens[:, :, :written], result.scores)
 
 
-# %% book/08-decoding.ipynb · The search · [check-beam]
+# %% book/08-decoding.ipynb · With tensors · [check-beam]
 def check_beam(beam_size: int, length_penalty: float) -> None:
     """Check the settings of a beam search, as `beam_search` says."""
     check_size(beam_size=beam_size)
@@ -276,7 +276,7 @@ def check_beam(beam_size: int, length_penalty: float) -> None:
         raise ValueError(f"length_penalty must be at most 10, but is {length_penalty}")
 
 
-# %% book/08-decoding.ipynb · The search · [beam-search]
+# %% book/08-decoding.ipynb · With tensors · [beam-search]
 @torch.no_grad()
 def beam_search(
     model: Transformer, src: Tensor, beam_size: int = 4, length_penalty: float = 0.6,

@@ -137,7 +137,7 @@ def load_toy_model() -> Transformer:
     return model.eval()
 
 
-# %% book/09-toy-task.ipynb · Samples · [with-copies]
+# %% book/09-toy-task.ipynb · Five samples · [with-copies]
 def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Tensor:
     """Digits `[n_sequences, 10]`: one occurs `copies` times, and none more often."""
 
@@ -150,7 +150,7 @@ def with_copies(copies: int, n_sequences: int, generator: torch.Generator) -> Te
     return permuted(torch.cat([digits[:, :1].expand(-1, copies), others], dim=1))
 
 
-# %% book/09-toy-task.ipynb · Samples · [match-by-copies]
+# %% book/09-toy-task.ipynb · Five samples · [match-by-copies]
 def faultless(model: Transformer, inputs: Tensor) -> Tensor:
     """Which digits `[B, L]` a greedy search gets right: `torch.bool` `[B]`, from one
     pass that reads the true outputs.
