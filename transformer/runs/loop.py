@@ -160,7 +160,7 @@ def best_precision(device: torch.device) -> str:
     return "float16" if generation >= (7, 0) else "float32"
 
 
-# %% book/11-long-runs.ipynb · Forgetting the start · [moving-average-class]
+# %% book/11-long-runs.ipynb · Weight averaging (EMA): the mean of many weights · [moving-average-class]
 class MovingAverage:
     """A moving average of a model's parameters (Polyak and Juditsky, 1992).
 
