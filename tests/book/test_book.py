@@ -223,18 +223,17 @@ CUT_OFF = """() => [...document.querySelectorAll('mjx-container[display="true"]'
     const roof = Math.min(...parts.map(part => part.getBoundingClientRect().top));
     return roof < box.getBoundingClientRect().top;
 }).map(box => box.parentElement.id)"""
-# What a phone shows of plots and diagrams: those that scroll sideways, have letters below 11 pixels, or words
-# that come closer to the frame around them than 1.4. A sign above or below the line may be smaller.
+# What a phone shows of plots and diagrams: those that scroll sideways, have signs below 11 pixels, or words
+# that come closer to the frame around them than 1.4.
 UNREADABLE = """() => [...document.querySelectorAll('svg.plot, svg.diagram')]
     .filter(drawing => drawing.checkVisibility() && drawing.getClientRects().length)
     .flatMap(drawing => {
-        const box = drawing.closest('.picture');
-        const scale = drawing.getScreenCTM().a;
+        const box = drawing.closest('.picture'), scale = drawing.getScreenCTM().a, faults = [];
         const letters = [...drawing.querySelectorAll('text')];
-        const sizes = letters.map(text => parseFloat(getComputedStyle(text).fontSize) * scale);
-        const faults = [];
+        const size = sign => parseFloat(getComputedStyle(sign).fontSize) * scale;
+        const smallest = Math.min(...[...drawing.querySelectorAll('text, tspan')].map(size));
         if (drawing.matches('.plot') && box.scrollWidth > box.clientWidth + 1) faults.push('scrolls');
-        if (Math.min(...sizes) < 10.95) faults.push(`${Math.min(...sizes).toFixed(1)} px`);
+        if (smallest < 10.95) faults.push(`${smallest.toFixed(1)} px`);
         const frames = [...drawing.querySelectorAll('rect.shape')].map(frame => frame.getBBox());
         for (const word of letters.filter(text => text.textContent.length > 2)) {
             const { x, y, width, height } = word.getBBox(), [left, top] = [x + width / 2, y + height / 2];
@@ -252,9 +251,11 @@ SEEN_TWICE = """() => [...document.querySelectorAll('.picture:has(svg.narrow)')]
 # Tables that a phone cannot show whole.
 WIDE_TABLES = """() => [...document.querySelectorAll('.pst-scrollable-table-container')]
     .filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.textContent.slice(0, 60))"""
-# Code that scrolls sideways on a phone.
-WIDE_CODE = """() => [...document.querySelectorAll('.cell_input pre')]
-    .filter(box => box.scrollWidth > box.clientWidth + 1).length"""
+# Code and equations that scroll sideways on a phone, and signs of formulas below 11 pixels.
+WIDE_CODE = """() => [...document.querySelectorAll('.cell_input pre, div.math mjx-container')]
+    .filter(box => box.scrollWidth > box.clientWidth + 1).length
+    + [...document.querySelectorAll('article mjx-c')]
+    .filter(sign => sign.checkVisibility() && parseFloat(getComputedStyle(sign).fontSize) < 10.95).length"""
 PATIENCE = 180_000  # milliseconds: a busy machine is not a fault of the book
 # A color that is fading into another cannot be judged.
 STILL = "* { transition: none !important; animation: none !important; }"
