@@ -120,7 +120,7 @@ def cooldown(step: int, steps: int, fraction: float) -> float:
     return min(1.0, (steps - step + 1) / (fraction * steps)) if fraction else 1.0
 
 
-# %% book/07-training.ipynb · An evaluation that leaves no trace · [evaluating]
+# %% book/07-training.ipynb · Evaluation · [evaluating]
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch dropout and gradients off, and put every module back into its mode afterward.
@@ -139,7 +139,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-# %% book/07-training.ipynb · Loss and accuracy on unseen data · [evaluate-loss]
+# %% book/07-training.ipynb · Evaluation · [evaluate-loss]
 def to_device(batch: Any, device: torch.device) -> Any:
     """A batch on a device: a tensor, tensors as a tuple, or a mapping of such."""
     if isinstance(batch, Tensor):
@@ -151,7 +151,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return tuple(part.to(device, non_blocking=True) for part in batch)
 
 
-# %% book/07-training.ipynb · Loss and accuracy on unseen data · [evaluate-loss-code]
+# %% book/07-training.ipynb · Evaluation · [evaluate-loss-code]
 def evaluate_loss(
     model: Any, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> dict[str, float]:

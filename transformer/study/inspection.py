@@ -5,8 +5,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 
 __all__ = [
     "ibm_alignment", "ibm_model_1", "Head", "all_heads", "share_on", "head_shares", "without_heads",
-    "mean_contexts", "head_costs", "pruning_curve", "ResidualStream", "residual_stream", "logit_lens",
-    "gradient_times_input", "linear_probe", "patched",
+    "mean_contexts", "head_costs", "pruning_curve", "gradient_times_input", "ResidualStream",
+    "residual_stream", "logit_lens", "linear_probe", "patched",
 ]
 
 
@@ -263,7 +263,31 @@ def pruning_curve(
     return scores
 
 
-# %% book/14-looking-inside.ipynb · The residual stream · [residual-stream]
+# %% book/14-looking-inside.ipynb · Is attention explanation? · [gradient-times-input]
+def gradient_times_input(
+    model: Transformer, src: Tensor, tgt: Tensor, targets: Tensor
+) -> Tensor:
+    """How much each source token matters for what is written, by gradient times input.
+
+    Args:
+        model: a model in evaluation mode.
+        src, tgt: token ids `[B, S]`, `[B, T]`; `tgt` begins with the start token.
+        targets: the tokens to be explained, `[B, T]`.
+
+    Returns:
+        `[B, T, S]`, at least 0.
+
+    Source: Shrikumar et al. (2016), section 2; Denil et al. (2014).
+    """
+    x, mask = model.src_embedding(src).detach().requires_grad_(), model.src_mask(src)
+    memory = model.encoder(model.positions(x), mask)
+    log_p = model.project(model.decode(tgt, memory, mask)).log_softmax(dim=-1)
+    log_p = log_p.gather(-1, targets[..., None]).sum(dim=(0, 2))  # [T], summed
+    slopes = [torch.autograd.grad(each, x, retain_graph=True)[0] for each in log_p]
+    return (torch.stack(slopes, dim=1) * x[:, None]).sum(dim=-1).abs().detach()
+
+
+# %% book/14-looking-inside.ipynb · The logit lens · [residual-stream]
 class ResidualStream(NamedTuple):
     """The states between the layers of a model, before the first layer and after each."""
 
@@ -308,30 +332,6 @@ def logit_lens(model: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
     """
     states = residual_stream(model, src, tgt).decoder
     return torch.stack([model.project(model.decoder.norm(state)) for state in states])
-
-
-# %% book/14-looking-inside.ipynb · Is attention explanation? · [gradient-times-input]
-def gradient_times_input(
-    model: Transformer, src: Tensor, tgt: Tensor, targets: Tensor
-) -> Tensor:
-    """How much each source token matters for what is written, by gradient times input.
-
-    Args:
-        model: a model in evaluation mode.
-        src, tgt: token ids `[B, S]`, `[B, T]`; `tgt` begins with the start token.
-        targets: the tokens to be explained, `[B, T]`.
-
-    Returns:
-        `[B, T, S]`, at least 0.
-
-    Source: Shrikumar et al. (2016), section 2; Denil et al. (2014).
-    """
-    x, mask = model.src_embedding(src).detach().requires_grad_(), model.src_mask(src)
-    memory = model.encoder(model.positions(x), mask)
-    log_p = model.project(model.decode(tgt, memory, mask)).log_softmax(dim=-1)
-    log_p = log_p.gather(-1, targets[..., None]).sum(dim=(0, 2))  # [T], summed
-    slopes = [torch.autograd.grad(each, x, retain_graph=True)[0] for each in log_p]
-    return (torch.stack(slopes, dim=1) * x[:, None]).sum(dim=-1).abs().detach()
 
 
 # %% book/14-looking-inside.ipynb · Probing a vector · [linear-probe]
