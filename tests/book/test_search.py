@@ -29,7 +29,7 @@ FIRST = {
     "Adam": "07-training#the-step-of-adam",
     "beam search": "08-decoding#beam-search",
     "length penalty": "08-decoding#the-length-penalty",
-    "gradient accumulation": "07-training#gradient-accumulation 11-long-runs#gradient-accumulation-several-batches-one-gradient",
+    "gradient accumulation": "07-training#gradient-accumulation",
     "GQA": "15-since-2017#grouped-query-attention-gqa",
     "mixture of experts": "15-since-2017#mixture-of-experts-moe",
     "BLEU": "13-translation#bleu-how-good-is-a-translation",
