@@ -181,7 +181,7 @@
     const were = close.length === 1 ? "One was" : `${close.length || "None"} ${close.length ? "were" : "was"}`;
     status.textContent = guessed.length
       ? `You have made ${guessed.length} of this chapter’s ${total} predictions. ${were} close: the right choice, within a tenth of the scale, or within a factor of two where it is logarithmic.`
-      : `This chapter asks for ${total} predictions. You have made none yet.`;
+      : `This chapter asks for ${total} prediction${total > 1 ? "s" : ""}. You have made none yet.`;
     for (const { known, radios } of questions) {
       const guess = guesses[known.name];
       const item = box.querySelector(`li[data-name="${known.name}"]`);
