@@ -262,7 +262,8 @@ STILL = "* { transition: none !important; animation: none !important; }"
 # What a page can do without: the search's index, the theme's icons, MathJax.
 NEEDLESS = {"searchindex.js", "sections.js", "fontawesome.js", "fa-solid-900.woff2", "tex-chtml.js"}
 # What the copy buttons put on the clipboard: book/_ext leaves out what unfolds a docstring.
-COPIED = """() => [...document.querySelectorAll('.cell-exported pre')].map(pre => {
+COPIED = """() => [...document.querySelectorAll('.cell-exported pre')]
+    .filter(pre => pre.closest('.cell').matches('.cell-exported')).map(pre => {
     const copy = pre.cloneNode(true);
     copy.querySelectorAll('.nocopy, button').forEach(part => part.remove());
     return copy.textContent;
@@ -536,9 +537,8 @@ def test_the_page_for_what_is_missing_works_at_any_address(soups):
 
 @reads_pages
 def test_what_is_folded_can_be_unfolded_and_is_copied_and_printed(tab):
-    name = "book/03-attention"
-    visit(tab, HTML / f"{name}.html")
-    cells = nbformat.read(ROOT / f"{name}.ipynb", as_version=4).cells
+    visit(tab, HTML / "book/03-attention.html")
+    cells = nbformat.read(ROOT / "book/03-attention.ipynb", as_version=4).cells
     sources = [
         cell.source for cell in cells if any("export:" in tag for tag in cell.metadata.get("tags", []))
     ]
