@@ -86,7 +86,8 @@
       else box.removeAttribute("tabindex");
     };
     box.addEventListener("scroll", update, { passive: true });
-    new ResizeObserver(update).observe(box);
+    const sizes = new ResizeObserver(update);
+    [box, ...box.children].forEach(part => sizes.observe(part));
   }
 
   // An equation that is a little too wide is set smaller; one that is far too wide keeps its size and scrolls.
@@ -173,6 +174,7 @@
   addEventListener("pagehide", remember);
   addEventListener("load", () => document.fonts.ready.then(() => frames(4)).then(goBack));
 
+  document.addEventListener("placed", ({ target }) => target.querySelectorAll(".live-scroll").forEach(cue));
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelectorAll(".cell-exported").forEach(cell => {
       cell.querySelectorAll("pre").forEach(foldDocstrings);

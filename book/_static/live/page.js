@@ -202,6 +202,7 @@
     const caption = figure.querySelector("figcaption");
     figure.replaceChildren(build(model, record), caption);
     figure.classList.add("live-ready");
+    figure.dispatchEvent(new Event("placed", { bubbles: true }));
     performance.measure(`live ${name}`, { start });
 
     if (!record) return;
