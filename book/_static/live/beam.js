@@ -110,9 +110,11 @@
       const boxes = all.map((each) => {
         const [x, y] = places.get(each);
         const anchors = form.down ? ["middle", "middle"] : ["start", "end"];
+        const word = vocabulary.shown(each.token) || "▁", room = form.wide - (form.down ? 6 : 43);
+        const fitted = 6.8 * word.length > room ? { textLength: room, lengthAdjust: "spacingAndGlyphs" } : {};
         return svg("g", { class: `live-node ${state(each)}` },
           svg("rect", { x, y, width: form.wide, height: form.high, rx: 5 }),
-          svg("text", { x: x + form.token[0], y: y + form.token[1], "text-anchor": anchors[0] }, vocabulary.shown(each.token)),
+          svg("text", { x: x + form.token[0], y: y + form.token[1], "text-anchor": anchors[0], ...fitted }, word),
           svg("text", { class: "live-number", x: x + form.number[0], y: y + form.number[1], "text-anchor": anchors[1] }, signed(each.log_prob)));
       });
       const [x, y] = form.start;
