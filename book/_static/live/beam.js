@@ -111,7 +111,7 @@
         const [x, y] = places.get(each);
         const anchors = form.down ? ["middle", "middle"] : ["start", "end"];
         const word = vocabulary.shown(each.token) || "▁", room = form.wide - (form.down ? 6 : 43);
-        const fitted = 6.8 * word.length > room ? { textLength: room, lengthAdjust: "spacingAndGlyphs" } : {};
+        const fitted = 6.2 * word.length > room + 9 ? { textLength: room, lengthAdjust: "spacingAndGlyphs" } : {};
         return svg("g", { class: `live-node ${state(each)}` },
           svg("rect", { x, y, width: form.wide, height: form.high, rx: 5 }),
           svg("text", { x: x + form.token[0], y: y + form.token[1], "text-anchor": anchors[0], ...fitted }, word),
