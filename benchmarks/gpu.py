@@ -5,12 +5,14 @@ Each part writes its record anew with every row that it finds. On a CPU, fewer r
 
 from __future__ import annotations
 
+import gc
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from benchmarks.workload import SIZES, Size, decoding_sources, sentence_batches,
 from transformer import accelerate, teacher_forced_loss
 from transformer.commands.recipes import RECIPES, Recipe, changed, train_recipe
 from transformer.files import write_record
-from transformer.language.translator import evaluate_translator
+from transformer.language.translator import Search, evaluate_translator
 from transformer.runs.folder import run_facts
 from transformer.runs.loop import Updater
 from transformer.speed.graphs import GraphedTransformer, UpdateGraphs
@@ -56,7 +58,7 @@ LADDER = {
 Rows = Iterator[tuple[str, dict[str, Any]]]
 
 
-def facts(device: torch.device, until: float) -> Rows:
+def facts(device: torch.device, until: float, folder: Path) -> Rows:
     """What the machine is, and its ceilings."""
     yield "run", run_facts(device)
     for precision in ("bfloat16", "float32")[device.type == "cpu" :]:
@@ -64,7 +66,7 @@ def facts(device: torch.device, until: float) -> Rows:
     yield "GB/s", {name: rate / 1e9 for name, rate in memory_bandwidth(device, 2).items()}
 
 
-def ladder(device: torch.device, until: float) -> Rows:
+def ladder(device: torch.device, until: float, folder: Path) -> Rows:
     """Training steps, each row with one thing more than the row above it; then batches of other sizes."""
     yield from rungs(device, compiled=False)
     small = Size("toy", toy_config(pad_id=0, bos_id=1, eos_id=2))  # ids below those of the others
@@ -73,14 +75,14 @@ def ladder(device: torch.device, until: float) -> Rows:
         yield f"{size.name} {tokens:,} graph", measured(size, tokens, LADDER["graph"], device)
 
 
-def compiled(device: torch.device, until: float) -> Rows:
+def compiled(device: torch.device, until: float, folder: Path) -> Rows:
     """The ladder's last rungs, which take the compiler's minutes."""
     yield from rungs(device, compiled=True)
 
 
 def rungs(device: torch.device, compiled: bool) -> Rows:
     """The rungs of the ladder that are compiled, or those that aren't."""
-    large = [("base", 25_000), ("base", 2000), ("b", 2000)]
+    large = [("b", 2000), ("base", 2000), ("base", 25_000)]
     for name, tokens in large if device.type == "cuda" else [("b", 200)]:
         for rung, how in LADDER.items():
             if how.compiled == compiled:
@@ -92,6 +94,7 @@ def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[s
     gpu, (batch,) = device.type == "cuda", sentence_batches(size.config, tokens, 1)
     torch.set_float32_matmul_precision("high" if how.tf32 else "highest")
     if gpu:
+        gc.collect()  # models of earlier rungs, whose memory would be counted
         torch.cuda.reset_peak_memory_stats()
     loss, model = teacher_forced_loss, our_model(size.config).to(device).train()
     if how.compiled:
@@ -116,7 +119,7 @@ def mean_seconds(work: Callable[[], object], device: torch.device) -> float:
     return seconds(lambda: [work() for _ in range(calls)], device) / calls
 
 
-def searches(device: torch.device, until: float) -> Rows:
+def searches(device: torch.device, until: float, folder: Path) -> Rows:
     """Searches of the accelerated model, with a half precision, and by graphs."""
     gpu, size = device.type == "cuda", SIZES["b"]
     model = our_model(size.config).to(device).eval()
@@ -133,37 +136,45 @@ def searches(device: torch.device, until: float) -> Rows:
 
 def trained(recipe: Recipe, data: Any, device: torch.device, until: float) -> tuple[Any, dict[str, Any]]:
     """Train up to a time, in as many updates as a trial run says that there is time for."""
-    trial, last = (300, 100) if device.type == "cuda" else (10, 5)
+    trial, every = (400, 10) if device.type == "cuda" else (10, 1)
     train = partial(train_recipe, device=device, data=data, graphs=True)
-    _, tried = train(changed(recipe, steps=trial, log_every=last, evaluate_every=trial))
-    rate = last / [entry["seconds"] for entry in tried.history if "rate" in entry][-1]
-    steps = max(10, min(30_000, round(0.9 * rate * (until - time.monotonic()))))
-    result, trainer = train(
-        changed(recipe, steps=steps, evaluate_every=steps, warmup_steps=max(1, steps // 10))
-    )
+    _, tried = train(changed(recipe, steps=trial, log_every=every, evaluate_every=trial))
+    lines = [entry["seconds"] for entry in tried.history if "rate" in entry]
+    rate = every / statistics.median(lines[len(lines) // 2 :])  # most lines have no graph to record
+    steps = max(10, min(30_000, round(0.9 * rate * (left := until - time.monotonic()))))
+    recipe = changed(recipe, steps=steps, evaluate_every=steps, warmup_steps=max(1, steps // 10))
+    result, trainer = train(recipe, max_minutes=max(0.1, left / 60))
     logged = [entry for entry in trainer.history if "rate" in entry]
     took, tokens = (sum(entry[name] for entry in logged) for name in ("seconds", "tokens"))
     real, padded = trainer.graphs.positions if trainer.graphs else (0, 0)
-    found = {"updates": steps, "updates/s": steps / took, "tokens/s": tokens / took}
-    return result, found | {"seconds": took, "padding": padded / max(real, 1)}
+    done = logged[-1]["step"]
+    found = {"updates": done, "updates/s": done / took, "tokens/s": tokens / took, "seconds": took}
+    found |= {"padding": padded / max(real, 1)}
+    return result, found | {"recipe": asdict(recipe), "log": trainer.history}
 
 
-def toy(device: torch.device, until: float) -> Rows:
+def toy(device: torch.device, until: float, folder: Path) -> Rows:
     """The toy's run, as long as there is time, and its score on unseen sequences."""
     result, found = trained(RECIPES["toy"], None, device, until)
     yield "run", found
     yield "score", exact_match(result, 10_000 if device.type == "cuda" else 100)
 
 
-def ted(device: torch.device, until: float) -> Rows:
-    """A translator of TED's talks, on a CPU of the small corpus, and its scores with a beam of 4."""
+def ted(device: torch.device, until: float, folder: Path) -> Rows:
+    """A translator of TED's talks, on a CPU of phrases, in a folder that `experiments.report` reads."""
     gpu = device.type == "cuda"
-    recipe = changed(RECIPES["ted-small"], max_tokens=4000) if gpu else RECIPES["phrases"]
+    best = changed(RECIPES["ted-small"], vocab_size=8000, dropout=0.1, bpe_dropout=0.1, max_tokens=4000)
+    recipe = best if gpu else RECIPES["phrases"]
     data: Any = recipe.data.read()
+    data.batches = cache(data.batches)  # for both runs
     result, found = trained(recipe, data, device, until)
     yield "run", found
-    scores = evaluate_translator(result, data.test() if gpu else data.test()[:20])
+    data.save(result, folder)
+    search = Search(8, 1.4)  # among the best on the development split for the record `ted-8000-prolonged`
+    scores = evaluate_translator(result, data.test() if gpu else data.test()[:20], search)
     yield "score", {name: score["score"] for name, score in scores.items()}
+    run = run_facts(device) | {"recipe": found["recipe"]}
+    write_record(folder / "record.json", run | data.record(result, found["log"]))
 
 
 PARTS = {part.__name__: part for part in (facts, ladder, searches, toy, ted, compiled)}
@@ -172,7 +183,7 @@ PARTS = {part.__name__: part for part in (facts, ladder, searches, toy, ted, com
 def main(name: str, device: str, limit: str, folder: str) -> None:
     """Run a part that has so many seconds, of which the last fifth is for scoring."""
     until, record = time.monotonic() + 0.8 * float(limit), {}
-    for row, found in PARTS[name](torch.device(device), until):
+    for row, found in PARTS[name](torch.device(device), until, Path(folder)):
         record[row] = found
         write_record(Path(folder) / f"{name}.json", record)
 

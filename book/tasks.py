@@ -40,7 +40,7 @@ WORKERS = CORES + 1
 # Warnings are errors with the packages of requirements.txt; newer ones have others to give.
 ANY_VERSIONS = ("-W", "default")
 # Seconds of each part of twelve minutes with a GPU. `ted` has the rest, and what is compiled comes last.
-GPU_PARTS = {"facts": 20, "tests": 60, "ladder": 60, "searches": 60, "toy": 90, "ted": 0, "compiled": 60}
+GPU_PARTS = {"facts": 25, "tests": 75, "ladder": 80, "searches": 60, "toy": 80, "ted": 0, "compiled": 60}
 COMMANDS = {}
 
 
@@ -91,12 +91,9 @@ def installed() -> Path:
         return python
     if not python.exists() or subprocess.run([str(python), "-c", ""], check=False).returncode:
         if sys.version_info < OLDEST_PYTHON:
-            sys.exit(
-                "This book needs Python {}.{} or newer; {} is {}. Name another one: "
-                "python3.12 book/tasks.py … or make PYTHON=python3.12 …".format(
-                    *OLDEST_PYTHON, sys.executable, sys.version.split()[0]
-                )
-            )
+            needs, has = "{}.{} or newer".format(*OLDEST_PYTHON), sys.version.split()[0]
+            other = "Name another one: python3.12 book/tasks.py … or make PYTHON=python3.12 …"
+            sys.exit(f"This book needs Python {needs}; {sys.executable} is {has}. {other}")
         call(sys.executable, "-m", "venv", "--clear", VENV)
     remove(stamp)
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
@@ -269,23 +266,26 @@ def bench(options) -> None:
 def gpu(options) -> None:
     """where there is a GPU: its tests, speed, the toy, a translator, in runs/gpu: gpu --minutes 12
 
-    With the Python that runs this. A part is cut at its limit; the translator has the time that is left.
+    With this Python. A part is cut at its limit; the translator, or the last of --only, has what is left.
     """
     parser = argparse.ArgumentParser(prog="python book/tasks.py gpu")
     parser.add_argument("--minutes", type=float, default=12.0)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", nargs="+", choices=GPU_PARTS, default=list(GPU_PARTS), metavar="PART")
     given = parser.parse_args(options.arguments)
     folder, end = ROOT / "runs" / "gpu", time.monotonic() + 60 * given.minutes
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
-    for name, limit in GPU_PARTS.items():
-        left = end - time.monotonic()
-        compiler = GPU_PARTS["compiled"] * given.minutes / 12
-        limit = left - compiler if name == "ted" else min(left, max(25.0, limit * given.minutes / 12))
+    for name in given.only:
+        left, compiler = end - time.monotonic(), GPU_PARTS["compiled"] * given.minutes / 12
+        limit = left - compiler if name == "ted" else max(25.0, GPU_PARTS[name] * given.minutes / 12)
+        limit = left if name == given.only[-1] else min(left, limit)
         path, start, how = folder / f"{name}.json", time.monotonic(), ""
         remove(path)
         command = ["-m", "benchmarks.gpu", name, given.device, str(limit), str(folder)]
-        command = ["-m", "pytest", *ANY_VERSIONS, "-q", "tests/test_cuda.py"] if name == "tests" else command
+        if name == "tests":
+            command = ["-m", "pytest", *ANY_VERSIONS, "-q", "tests/test_cuda.py", "-k", f"[{given.device}"]
+            command.append(f"--junitxml={folder / 'tests.xml'}")
         try:
             code = subprocess.run([sys.executable, *command], cwd=ROOT, timeout=limit, check=False).returncode
             how = f", status {code}" if code else ""

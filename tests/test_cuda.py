@@ -29,6 +29,7 @@ from transformer import (
     teacher_forced_loss,
 )
 from transformer.attention import fused_attention
+from transformer.decoding import decoder_state
 from transformer.runs.loop import Updater
 from transformer.speed import fast, graphs
 from transformer.speed.graphs import GraphedTransformer
@@ -344,6 +345,7 @@ def searched(model: Transformer, device: torch.device) -> list[torch.Tensor]:
 @pytest.mark.parametrize("look_every", [1, 8])
 def test_searches_as_graphs_are_the_eager_ones(recorder, device, monkeypatch, look_every):
     monkeypatch.setattr(fast, "_LOOK_EVERY", {device.type: look_every})
+    monkeypatch.setattr(graphs, "_ROOM", 16)
     lengths = set()
     for changes in ({}, {"norm_first": False, "n_layers": 1}):
         model = make_model(**changes).double().eval().to(device)
@@ -352,6 +354,17 @@ def test_searches_as_graphs_are_the_eager_ones(recorder, device, monkeypatch, lo
         lengths |= set((wanted[3][:, 0] != 0).sum(1).tolist())
     assert len(lengths) > 3  # sentences leave at several times
     assert recorder is not StandIn or StandIn.replays > 150
+
+
+def test_steps_as_graphs_in_half_precision_are_the_eager_ones(recorder, device):
+    """Keys and values have the precision of the products that make them."""
+    model, src = make_model().eval().to(device), make_batch()[0].to(device)
+    with torch.autocast(device.type, torch.bfloat16):
+        states = [decoder_state(kind(model), src) for kind in (GraphedTransformer, accelerate)]
+        for _ in range(4):
+            ours, theirs = (state.step(src[:, 0]).float() for state in states)
+            assert_close(ours, theirs, rtol=0.05, atol=0.1)
+    assert {state.past.buffer.dtype for state in states} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("when", ["recording", "replay"])
@@ -381,7 +394,7 @@ def test_graphs_are_recorded_after_earlier_ones_are_gone(monkeypatch):
             alive[self.memory] -= 1
 
     @contextmanager
-    def recording(graph, pool=None):
+    def recording(graph, pool, capture_error_mode):
         assert pool is None or alive[pool] > 0
         graph.memory = pool or object()
         alive[graph.memory] += 1
@@ -389,6 +402,7 @@ def test_graphs_are_recorded_after_earlier_ones_are_gone(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", recording)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     monkeypatch.setattr(graphs.CUDAGraph, "_first", None)
     for value in (3.0, 5.0):
         (found,) = graphs.CUDAGraph(partial(lambda x: (torch.tensor(x),), value))()

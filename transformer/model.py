@@ -174,7 +174,8 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         check_type(TransformerConfig, config=config)
-        self.config = c = config
+        self.config = config
+        c = config
         self.src_embedding = TokenEmbedding(c.src_vocab_size, c.d_model, c.pad_id)
         with torch.device("meta") if c.tie_embeddings else nullcontext():
             self.tgt_embedding = TokenEmbedding(c.tgt_vocab_size, c.d_model, c.pad_id)
@@ -184,7 +185,8 @@ class Transformer(nn.Module):
         self.decoder: Decoder = Decoder(config)
         self.apply(initialize)
         if c.tie_embeddings:
-            self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
+            self.tgt_embedding.weight = self.src_embedding.weight
+            self.output.weight = self.src_embedding.weight
 
     def src_mask(self, src: Tensor) -> Tensor:
         """Which source positions hold a token: `[B, 1, 1, S]` from ids `[B, S]`."""

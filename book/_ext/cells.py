@@ -21,7 +21,7 @@ EXPORT = "export:"
 # torch.testing.assert_close, the short names that the chapters give it, and the book's line of what is equal.
 COMPARISONS = {"torch.testing.assert_close", "assert_close", "close", "show_equal"}
 MAGIC = re.compile(r"^%.*$", re.MULTILINE)
-RECORDS = {"load_record"}  # what reads the record of a run
+RECORDS = {"load_record", "np.load"}  # what reads the record of a run
 
 
 def code_cells(doctree: nodes.document) -> list[nodes.container]:
@@ -106,7 +106,7 @@ def bound(*nodes: ast.AST) -> set[str]:
 
 def reads(tree: ast.AST, recorded: set[str]) -> bool:
     """Tell whether a piece of a program goes on with what comes out of a record."""
-    return any(isinstance(node, ast.Name) and node.id in recorded for node in ast.walk(tree))
+    return any(getattr(node, "id", called(node)) in recorded for node in ast.walk(tree))
 
 
 def only_draws(number: int, cells: list[nodes.container], trees: list[ast.Module]) -> bool:
@@ -230,7 +230,7 @@ def mark(app: Sphinx, doctree: nodes.document) -> None:
         if not module:  # what the package loads, such as weights, is run, not read
             learn_records(tree.body, recorded)
         checked = ran(cell) and any(compares(node, checkers) for node in executed(tree))
-        from_record = ran(cell) and (checked or has_output(cell)) and reads(tree, recorded)
+        from_record = ran(cell) and (checked or has_output(cell)) and reads(tree, recorded - bound(tree))
         mode = cell.get("hide_mode")
         if mode == "output":
             fold(cell, mode, "Result")

@@ -195,6 +195,10 @@ class ParallelData:
         """The batches to judge by."""
         return TokenBatches(self._encoded(self.dev, "judge by"), self.settings.max_tokens, shuffle=False)
 
+    @cached_property
+    def _learned(self) -> list[tuple[list[int], list[int]]]:
+        return self._encoded(self.train, "train on")
+
     def _encoded(self, pairs: Sequence[Pair], purpose: str) -> list[tuple[list[int], list[int]]]:
         # Those of the pairs that are short enough, as ids; refused where none is.
         longest = self.settings.longest
@@ -211,14 +215,13 @@ class ParallelData:
     def batches(self, seed: int) -> Batches:
         """The training batches by epoch. Pairs that are too long are left out, with a warning."""
         data, size, longest = self.settings, self.settings.max_tokens, self.settings.longest
-        encoded = self._encoded(self.train, "train on")
-        if left := len(self.train) - len(encoded):
+        if left := len(self.train) - len(self._learned):
             message = f"{left:,} of {len(self.train):,} pairs have over {longest:,} tokens and are left out"
             warnings.warn(message, stacklevel=4)  # where the training is asked for
         if data.bpe_dropout:
             cut = BPEDropout(self.train, self.vocabulary, data.bpe_dropout, seed, longest)
             return PrefetchedEpochs(lambda epoch: TokenBatches(cut(epoch), size, seed))
-        return TokenBatches(encoded, size, seed=seed)
+        return TokenBatches(self._learned, size, seed=seed)
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
         """Loss and accuracy on the pairs to judge by."""
@@ -267,7 +270,9 @@ class ParallelData:
 
 
 class PrefetchedEpochs:
-    """The batches of an epoch, prepared in another process while the epoch before is trained on.
+    """The batches of an epoch, prepared in another process while earlier ones are trained on.
+
+    With eight cores or more there are up to four processes, since a GPU needs only seconds for an epoch.
 
     Linux alone can copy a process with all that it has read; elsewhere they are prepared when they are due.
 
@@ -297,13 +302,14 @@ class PrefetchedEpochs:
         return self._prepared(epoch)
 
     def close(self) -> None:
-        """End the other process."""
+        """End the other processes."""
         self._epoch, self._prepared, self._coming = -2, lambda epoch: (), iter(())
 
     def _in_a_worker(self, epoch: int) -> Iterator[Any]:
-        # What is prepared for an epoch and those after it, never more than one of them ahead.
+        # What is prepared for an epoch and those after it, in their order, one ahead for each process.
+        workers = max(1, min(4, (os.cpu_count() or 1) // 4))
         loader = DataLoader(
-            _Prepared(self.prepare), None, sampler=count(epoch), num_workers=1, prefetch_factor=1,
+            _Prepared(self.prepare), None, sampler=count(epoch), num_workers=workers, prefetch_factor=1,
             collate_fn=lambda prepared: prepared, worker_init_fn=_follow_parent,
             multiprocessing_context="fork", generator=torch.Generator(),
         )  # fmt: skip

@@ -192,9 +192,10 @@ _LOOK_EVERY = {"cpu": 1}  # steps between two looks at what has ended; elsewhere
 
 class _StepCache:
     # Keys and values of the decoder's layers [2, n_layers, N, H, room, d_k], twice, for another order.
-    def __init__(self, config: TransformerConfig, memory: Tensor, rows: int) -> None:
+    # In the dtype of `keys`, which are the memory's.
+    def __init__(self, config: TransformerConfig, keys: Tensor, rows: int) -> None:
         heads = config.n_heads, _ROOM, config.d_model // config.n_heads
-        self.buffer, self.length = memory.new_empty(2, config.depths[1], rows, *heads), 0
+        self.buffer, self.length = keys.new_empty(2, config.depths[1], rows, *heads), 0
         self.scratch = self.buffer[:, :, :0]
 
     def lengthen(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -242,7 +243,7 @@ class FastDecoderState(DecoderState):
         self.norm, self.output = _norm(model.decoder.norm), _cast(model.output.weight, model.output.bias)
         self.table, self.scale = model.tgt_embedding.weight, model.config.d_model**0.5
         self.positions = model.positions.table
-        self.past = _StepCache(model.config, self.memory, len(src) * beam_size)
+        self.past = _StepCache(model.config, self.layers[0].keys, len(src) * beam_size)
 
     @torch.inference_mode()
     def step(self, last: Tensor) -> Tensor:

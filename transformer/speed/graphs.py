@@ -27,11 +27,19 @@ class CUDAGraph:
     """What a function does on a GPU, to tensors that stay where they are: recorded, and not yet done."""
 
     _first: Any = None  # stays: all share its memory, as no two run at once; PyTorch refuses a lost one's
+    _aside: Any = None  # the stream of what is done before: a new one each time would keep memory of its own
 
     def __init__(self, function: Callable[[], Numbers]) -> None:
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=CUDAGraph._first and CUDAGraph._first.pool()):
-            self._results = function()
+        self._graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        pool, mode = CUDAGraph._first and CUDAGraph._first.pool(), "thread_local"  # others' threads may copy
+        try:
+            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode=mode):
+                self._results = function()
+        except Exception:  # up to PyTorch 2.11, stream and generator stay those of the recording
+            torch.cuda.set_stream(here)
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
         CUDAGraph._first = CUDAGraph._first or self._graph
 
     def __call__(self) -> Numbers:
@@ -42,7 +50,8 @@ class CUDAGraph:
     @staticmethod
     def eagerly(function: Callable[[], Numbers]) -> Numbers:
         """Do on another stream what is to be recorded later, as PyTorch asks for."""
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+        here = torch.cuda.current_stream()
+        aside = CUDAGraph._aside = CUDAGraph._aside or torch.cuda.Stream()
         aside.wait_stream(here)
         with torch.cuda.stream(aside):
             results = function()
@@ -53,6 +62,7 @@ class CUDAGraph:
 RECORDERS: dict[str, Any] = {"cuda": CUDAGraph}  # by the kind of device
 _MEETINGS = 3  # of a shape, the last of which is recorded
 _MOST_GRAPHS = 64
+_ROOM = 64  # tokens that a search has room for at first: for more, it is recorded again
 
 
 def rounded(n: int) -> int:
@@ -128,8 +138,11 @@ class UpdateGraphs:
         self.shapes[shape] += 1
         if graph is not None:
             return graph()
-        if self.shapes[shape] >= _MEETINGS and self._recording and len(self._graphs) < _MOST_GRAPHS:
-            return self._recorded(shape)
+        if self.shapes[shape] >= _MEETINGS and self._recording:
+            if len(self._graphs) < _MOST_GRAPHS:
+                return self._recorded(shape)
+            self._recording = False
+            _warn("updates of further shapes", f"there are {_MOST_GRAPHS} already")
         return self._recorder.eagerly(partial(self.updater.update, buffers))
 
     def _recorded(self, shape: tuple[_Shape, ...]) -> Numbers:
@@ -141,11 +154,12 @@ class UpdateGraphs:
             self._graphs[shape] = self._recorder(update)
             return self._graphs[shape]()
         except Exception as error:  # of a recording, many kinds
-            self._stop_recording(_error_summary(error))
-            for part, state in zip(parts, states):
-                part.load_state_dict(state)
-            set_random_state(random, self.device)
-            return update()
+            why = _error_summary(error)
+        self._stop_recording(why)  # out here, where the error no longer holds the recording's memory
+        for part, state in zip(parts, states):
+            part.load_state_dict(state)
+        set_random_state(random, self.device)
+        return update()
 
     def _stop_recording(self, why: str) -> None:
         self._graphs, self._recording = {}, False
@@ -178,7 +192,8 @@ class _GraphedDecoderState(FastDecoderState):
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
         super().__init__(model, src, beam_size)
-        self.past.buffer.zero_()  # what isn't written yet counts nothing, and must not be NaN
+        past = self.past.buffer  # what isn't written yet counts nothing, and must not be NaN
+        self.past.buffer = past.new_zeros(*past.shape[:4], _ROOM, past.size(5))
         self._recorder, self._recording = RECORDERS[src.device.type], True
         self._last, self._place = src.new_zeros(len(src) * beam_size), src.new_zeros(1)
         self._n_rows = len(self._last)
@@ -206,9 +221,10 @@ class _GraphedDecoderState(FastDecoderState):
             self._graph = self._recorder(self._compute)
             return self._computed()
         except Exception as error:  # of a recording, many kinds
-            self._recording, self._graph = False, None
-            _warn("a search's steps", _error_summary(error))
-            return self._computed()  # as before: a step only adds to what is kept, and always in its place
+            why = _error_summary(error)
+        self._recording, self._graph = False, None
+        _warn("a search's steps", why)
+        return self._computed()  # as before: a step only adds to what is kept, and always in its place
 
     def _computed(self) -> Numbers:
         return self._recorder.eagerly(self._compute) if self._graph is None else self._graph()
