@@ -296,7 +296,7 @@ def _check_run(
     return parameters
 
 
-# %% book/07-training.ipynb · Runs on record · [record-files]
+# %% book/07-training.ipynb · fit · [record-files]
 def record_path(name: str) -> Path:
     """The path of a file of the recorded runs in the installed package; `FileNotFoundError` names all.
 
@@ -310,7 +310,7 @@ def record_path(name: str) -> Path:
     return known[name]
 
 
-# %% book/07-training.ipynb · Runs on record · [load-record]
+# %% book/07-training.ipynb · fit · [load-record]
 def load_record(name: str) -> dict[str, Any]:
     """Read the record `name` of a run; `FileNotFoundError` if there is none."""
     path = record_path(f"{name}.json")
