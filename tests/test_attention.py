@@ -64,9 +64,7 @@ def gradients(output: Tensor, inputs) -> tuple[Tensor, ...]:
     return torch.autograd.grad((output * weight).sum(), list(inputs), retain_graph=True)
 
 
-# -------------------------------------------------------------------------------------------------
-# Masks
-# -------------------------------------------------------------------------------------------------
+# ---------- Masks
 
 
 @pytest.mark.parametrize("pad_id", [0, 3])
@@ -176,9 +174,7 @@ def test_a_mask_that_would_be_broadcast_is_refused_wherever_it_comes_in(entry, m
         entry(torch.ones(2, 1, 1, 2))
 
 
-# -------------------------------------------------------------------------------------------------
-# The scaled dot product, written out and fused
-# -------------------------------------------------------------------------------------------------
+# ---------- The scaled dot product, written out and fused
 
 
 def spelled_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -334,9 +330,7 @@ def test_dropout_acts_whatever_the_mask(attend, rows):
     assert not torch.equal(attend(q, k, v, mask, 0.5), attend(q, k, v, mask, 0.5))
 
 
-# -------------------------------------------------------------------------------------------------
-# Keys and values kept for later
-# -------------------------------------------------------------------------------------------------
+# ---------- Keys and values kept for later
 
 
 def parts(keys: Tensor, values: Tensor, pieces: list[int]) -> list:
@@ -414,9 +408,7 @@ def test_orders_that_follow_each_other_act_in_turn():
         assert_same(cache.append(own, lambda new=new: (new, -new)), (key, -key), 0)
 
 
-# -------------------------------------------------------------------------------------------------
-# Many heads
-# -------------------------------------------------------------------------------------------------
+# ---------- Many heads
 
 
 def in_torch(module: MultiHeadAttention) -> nn.MultiheadAttention:
@@ -581,9 +573,7 @@ def test_a_number_of_heads_that_does_not_divide_the_width_is_refused_when_the_la
         MultiHeadAttention(d_model, n_heads)
 
 
-# -------------------------------------------------------------------------------------------------
-# Captured whole
-# -------------------------------------------------------------------------------------------------
+# ---------- Captured whole
 
 
 class Decoding(nn.Module):
@@ -617,9 +607,7 @@ def test_module_is_captured_by_compile_and_by_export():
         assert_same(exported(*inputs), wanted, 1e-5)
 
 
-# -------------------------------------------------------------------------------------------------
-# Hooks, other forwards, torch.func
-# -------------------------------------------------------------------------------------------------
+# ---------- Hooks, other forwards, torch.func
 
 
 @pytest.mark.parametrize("hook", ["forward", "forward_pre", "full_backward", "full_backward_pre"])

@@ -53,9 +53,7 @@ def ids(*shape: int, low: int = 1, high: int = 11) -> Tensor:
     return torch.randint(low, high, shape)
 
 
-# -------------------------------------------------------------------------------------------------
-# Letters: the paper's, for names and for the shapes in docstrings
-# -------------------------------------------------------------------------------------------------
+# ---------- Letters: the paper's, for names and for the shapes in docstrings
 
 # As the contract writes them; what stands behind these parameters may be added to.
 SIGNATURES = {
@@ -137,9 +135,7 @@ def test_the_package_itself_exports_what_users_import_and_no_more():
     assert len(transformer.__all__) <= 58
 
 
-# -------------------------------------------------------------------------------------------------
-# Masks: boolean, True = may attend; nothing to attend to gives zeros in every dtype
-# -------------------------------------------------------------------------------------------------
+# ---------- Masks: boolean, True = may attend; nothing to attend to gives zeros in every dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -160,9 +156,7 @@ def test_empty_sentences_among_others_leave_training_in_numbers(norm_first, dtyp
     assert_close(model.eval()(src, tgt)[:2].double(), model(SRC, TGT).double(), 40 * torch.finfo(dtype).eps)
 
 
-# -------------------------------------------------------------------------------------------------
-# Special ids
-# -------------------------------------------------------------------------------------------------
+# ---------- Special ids
 
 
 def test_special_ids_are_defined_once():
@@ -173,9 +167,7 @@ def test_special_ids_are_defined_once():
         assert inspect.signature(function).parameters["pad_id"].default == PAD_ID
 
 
-# -------------------------------------------------------------------------------------------------
-# Errors are raised at the entries, and cost no step a wait: test_bad_input.py
-# -------------------------------------------------------------------------------------------------
+# ---------- Errors are raised at the entries, and cost no step a wait: test_bad_input.py
 
 
 @pytest.mark.slow
@@ -199,9 +191,7 @@ def test_a_training_step_reads_nothing_back_from_its_device(kind):
     assert all(maps.is_meta for maps in model.attention_maps(*batches[0]))
 
 
-# -------------------------------------------------------------------------------------------------
-# Randomness: a seed or a generator for every choice, and torch's own for dropout
-# -------------------------------------------------------------------------------------------------
+# ---------- Randomness: a seed or a generator for every choice, and torch's own for dropout
 
 # test_toy.py: test_stream_depends_on_seed_and_epoch_and_on_nothing_else; language/test_vocabulary.py:
 # test_order_depends_on_seed_and_epoch_alone; test_training.py: test_two_runs_are_equal_but_for_the_seed;
@@ -231,9 +221,7 @@ def test_what_has_its_own_seed_or_none_leaves_the_global_generators_alone(draw):
     assert torch.equal(torch.get_rng_state(), before) and random.getstate() == python
 
 
-# -------------------------------------------------------------------------------------------------
-# Dtype and device: nothing hard-coded, float64 everywhere, softmax in float32 under half precision
-# -------------------------------------------------------------------------------------------------
+# ---------- Dtype and device: nothing hard-coded, float64 everywhere, softmax in float32 under half precision
 
 # test_attention.py: test_softmax_of_half_precision_is_computed_in_float32,
 # test_module_runs_in_half_precision; test_loss.py: test_half_precision_is_summed_in_float32;
@@ -271,9 +259,7 @@ def test_autocast_gives_finite_losses_near_the_exact_one(dtype):
     assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
 
 
-# -------------------------------------------------------------------------------------------------
-# Weights: their names, and what captures the model
-# -------------------------------------------------------------------------------------------------
+# ---------- Weights: their names, and what captures the model
 
 # Ties, initialization and the number of parameters, torch.compile and torch.export: test_model.py.
 
@@ -316,9 +302,7 @@ def test_names_of_weights_stay_and_loading_is_strict(changes):
             other.load_state_dict(spoiled)
 
 
-# -------------------------------------------------------------------------------------------------
-# The loss and the searches, at their edges
-# -------------------------------------------------------------------------------------------------
+# ---------- The loss and the searches, at their edges
 
 # test_loss.py: test_equals_torch_for_any_shape_with_gradients, test_nothing_to_count_is_zero;
 # test_decoding.py: test_length_norm_is_the_formula_of_wu_et_al, test_a_beam_of_one_is_greedy_search,

@@ -154,9 +154,7 @@ def test_translations_are_those_of_the_plain_model_on_the_cpu(device, kind):
         assert torch.equal(ours.cpu(), theirs)
 
 
-# -------------------------------------------------------------------------------------------------
-# Updates as graphs
-# -------------------------------------------------------------------------------------------------
+# ---------- Updates as graphs
 
 
 class Operations(Questions):
@@ -329,9 +327,7 @@ def test_what_no_graph_can_hold_is_trained_eagerly_and_said_once(monkeypatch, th
     assert_same_run(run, train(device, graphs=False, model=deepcopy(start)), 1e-9)
 
 
-# -------------------------------------------------------------------------------------------------
-# Searches as graphs
-# -------------------------------------------------------------------------------------------------
+# ---------- Searches as graphs
 
 
 def searched(model: Transformer, device: torch.device) -> list[torch.Tensor]:

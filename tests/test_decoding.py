@@ -99,9 +99,7 @@ def every_hypothesis(model: Transformer, src: Tensor, max_length: int) -> dict[t
     return dict(zip(hypotheses, log_probability(model, src, hypotheses)))
 
 
-# -------------------------------------------------------------------------------------------------
-# Greedy search
-# -------------------------------------------------------------------------------------------------
+# ---------- Greedy search
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -164,9 +162,7 @@ def test_greedy_search_stops_when_all_have_ended_and_at_the_greatest_length():
     assert greedy_search(endless, torch.ones(1, 2, dtype=torch.long), 7).tolist() == [[4] * 7]
 
 
-# -------------------------------------------------------------------------------------------------
-# Beam search
-# -------------------------------------------------------------------------------------------------
+# ---------- Beam search
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
@@ -382,9 +378,7 @@ def test_scores_are_summed_in_float32_at_least(dtype):
     assert result.scores.dtype == torch.float32 and result.scores.isfinite().all()
 
 
-# -------------------------------------------------------------------------------------------------
-# The state of a search
-# -------------------------------------------------------------------------------------------------
+# ---------- The state of a search
 
 
 def last_logits(model: Transformer, src: Tensor, beginnings: list[list[int]]) -> Tensor:
@@ -418,9 +412,7 @@ def test_kept_rows_go_on_as_if_they_had_read_their_tokens_from_the_start(norm_fi
     assert len(sentences) == 2
 
 
-# -------------------------------------------------------------------------------------------------
-# Other models: no Transformer, a Transformer of one's own
-# -------------------------------------------------------------------------------------------------
+# ---------- Other models: no Transformer, a Transformer of one's own
 
 
 def test_a_model_that_is_no_transformer_can_be_searched():
@@ -453,9 +445,7 @@ def test_searches_respect_what_a_subclass_computes(seed):
     assert torch.equal(beam_search(other, src, 1, max_length=10).tokens[:, 0], found)
 
 
-# -------------------------------------------------------------------------------------------------
-# The parts
-# -------------------------------------------------------------------------------------------------
+# ---------- The parts
 
 
 @given(st.integers(1, 200), st.floats(0, 3))
@@ -497,9 +487,7 @@ def test_merging_keeps_the_best_of_both_and_pads_the_shorter(batch, kept, new, s
         assert merged.tokens[b].tolist() == [row for _, row in expected]
 
 
-# -------------------------------------------------------------------------------------------------
-# Bad input
-# -------------------------------------------------------------------------------------------------
+# ---------- Bad input
 
 
 @pytest.mark.parametrize("search", [check_search, greedy_search, beam_search])

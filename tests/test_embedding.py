@@ -34,9 +34,7 @@ def rotation(k: int, d_model: int) -> torch.Tensor:
     return torch.block_diag(*torch.tensor(blocks, dtype=torch.float64))
 
 
-# -------------------------------------------------------------------------------------------------
-# Token embedding
-# -------------------------------------------------------------------------------------------------
+# ---------- Token embedding
 
 
 @pytest.mark.parametrize("pad_id", [None, 0, 6])
@@ -65,9 +63,7 @@ def test_ids_outside_of_the_table_are_refused_by_torch(wrong):
         TokenEmbedding(7, 4)(wrong)
 
 
-# -------------------------------------------------------------------------------------------------
-# Sinusoidal table
-# -------------------------------------------------------------------------------------------------
+# ---------- Sinusoidal table
 
 
 @given(st.integers(0, 40), st.integers(1, 33))
@@ -94,9 +90,7 @@ def test_dtype_is_torchs_default_where_none_is_given():
     assert sinusoidal_encoding(2, 4).dtype == torch.float32
 
 
-# -------------------------------------------------------------------------------------------------
-# Adding positions
-# -------------------------------------------------------------------------------------------------
+# ---------- Adding positions
 
 
 @given(st.integers(1, 4), st.integers(0, 9), st.integers(1, 11), st.integers(0, 9))

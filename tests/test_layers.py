@@ -61,9 +61,7 @@ def gradients(output: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return dict(zip(inputs, torch.autograd.grad(output, list(inputs.values()), arriving)))
 
 
-# -------------------------------------------------------------------------------------------------
-# The same parameters under torch's names
-# -------------------------------------------------------------------------------------------------
+# ---------- The same parameters under torch's names
 
 
 def attention_as_torch(ours: dict[str, Tensor], name: str, torch_name: str) -> dict[str, Tensor]:
@@ -111,9 +109,7 @@ def assert_same_gradients(
     assert [name for name in wanted if not close(mine[name], wanted[name])] == []
 
 
-# -------------------------------------------------------------------------------------------------
-# Layer normalization
-# -------------------------------------------------------------------------------------------------
+# ---------- Layer normalization
 
 
 @BIASES
@@ -135,9 +131,7 @@ def test_layer_norm_of_equal_entries_is_the_shift():
     assert close(norm(torch.full((B, T, D), 4.0)), norm.bias.expand(B, T, D))
 
 
-# -------------------------------------------------------------------------------------------------
-# The position-wise network
-# -------------------------------------------------------------------------------------------------
+# ---------- The position-wise network
 
 
 @BIASES
@@ -165,9 +159,7 @@ def test_feed_forward_drops_behind_the_activation():
     assert close(feed_forward.eval()(x), feed_forward.w_2(F.relu(feed_forward.w_1(x))))
 
 
-# -------------------------------------------------------------------------------------------------
-# Residuals
-# -------------------------------------------------------------------------------------------------
+# ---------- Residuals
 
 
 @MODES
@@ -184,9 +176,7 @@ def test_residual_is_its_formula(norm_first, training):
     assert close(seeded(residual, x, sublayer), expected)
 
 
-# -------------------------------------------------------------------------------------------------
-# What a layer is told
-# -------------------------------------------------------------------------------------------------
+# ---------- What a layer is told
 
 
 def test_a_layer_config_is_a_value_and_the_base_model_by_default():
@@ -211,9 +201,7 @@ def test_layers_take_the_config_of_a_layer_and_of_a_model_alike(kind):
     assert torch.equal(one, other) and str(layers[0]) == str(layers[1])
 
 
-# -------------------------------------------------------------------------------------------------
-# Layers: equal to torch's
-# -------------------------------------------------------------------------------------------------
+# ---------- Layers: equal to torch's
 
 
 @BIASES
@@ -249,9 +237,7 @@ def test_decoder_layer_equals_torchs_with_gradients(norm_first, activation, bias
     assert_same_gradients(ours, output, theirs, expected, inputs)
 
 
-# -------------------------------------------------------------------------------------------------
-# Layers: dropout where it belongs
-# -------------------------------------------------------------------------------------------------
+# ---------- Layers: dropout where it belongs
 
 
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
@@ -293,9 +279,7 @@ def test_dropout_acts_on_what_each_sublayer_returns(norm_first):
     assert close(seeded(layer, x), expected)
 
 
-# -------------------------------------------------------------------------------------------------
-# Layers: who sees whom
-# -------------------------------------------------------------------------------------------------
+# ---------- Layers: who sees whom
 
 
 @NORM_ORDERS
@@ -307,9 +291,7 @@ def test_nothing_to_attend_gives_numbers_and_gradients(norm_first):
     assert output.isfinite().all() and all(g.isfinite().all() for g in found.values())
 
 
-# -------------------------------------------------------------------------------------------------
-# Layers: one position at a time
-# -------------------------------------------------------------------------------------------------
+# ---------- Layers: one position at a time
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.booleans())
@@ -328,9 +310,7 @@ def test_a_cache_gives_what_the_whole_gives(pieces, norm_first):
     assert cache.length == length
 
 
-# -------------------------------------------------------------------------------------------------
-# Layers: precision, graphs
-# -------------------------------------------------------------------------------------------------
+# ---------- Layers: precision, graphs
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

@@ -43,9 +43,7 @@ def written_out(logits: torch.Tensor, target: int, smoothing: float) -> float:
     return sum(share * (log_sum - score) for share, score in zip(wanted, z))
 
 
-# -------------------------------------------------------------------------------------------------
-# Label-smoothed cross-entropy
-# -------------------------------------------------------------------------------------------------
+# ---------- Label-smoothed cross-entropy
 
 
 @SMOOTHINGS
@@ -123,9 +121,7 @@ def test_half_precision_is_summed_in_float32(dtype):
         assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
 
 
-# -------------------------------------------------------------------------------------------------
-# Accuracy and perplexity
-# -------------------------------------------------------------------------------------------------
+# ---------- Accuracy and perplexity
 
 
 def test_accuracy_counts_first_places_of_real_tokens():
@@ -144,9 +140,7 @@ def test_perplexity_counts_equally_likely_tokens():
     assert perplexity(math.log(2 * 4 * 8) / 3) == pytest.approx(4)
 
 
-# -------------------------------------------------------------------------------------------------
-# The loss of a batch
-# -------------------------------------------------------------------------------------------------
+# ---------- The loss of a batch
 
 SRC = torch.tensor([[4, 9, 6, 13, 5, 7, 3], [8, 5, 10, 3, 1, 1, 1]])
 TGT = torch.tensor([[2, 11, 4, 15, 6, 3], [2, 7, 12, 3, 1, 1]])  # the padding id is 1
@@ -220,9 +214,7 @@ def test_batch_losses_take_any_model_that_has_a_padding_id(model, loss):
     assert bigrams.table.grad.any()
 
 
-# -------------------------------------------------------------------------------------------------
-# What is refused
-# -------------------------------------------------------------------------------------------------
+# ---------- What is refused
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 4), (15,), (3, 5, 1), (1, 5)], ids=str)

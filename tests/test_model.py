@@ -49,9 +49,7 @@ def weighted_sum(y: torch.Tensor) -> torch.Tensor:
     return (y * torch.randn_like(y)).sum()
 
 
-# -------------------------------------------------------------------------------------------------
-# Equal to torch.nn
-# -------------------------------------------------------------------------------------------------
+# ---------- Equal to torch.nn
 
 
 def entries_of(name: str, ours: nn.Module, get) -> dict[str, torch.Tensor]:
@@ -146,9 +144,7 @@ def test_logits_and_gradients_equal_torch(norm_first, final_norm, activation, bi
         assert close(our_table.grad, table.grad)
 
 
-# -------------------------------------------------------------------------------------------------
-# Stacks of unequal depth
-# -------------------------------------------------------------------------------------------------
+# ---------- Stacks of unequal depth
 
 
 @NORM_ORDERS
@@ -181,9 +177,7 @@ def test_equal_models_have_equal_configurations():
     assert make_config(n_layers=(2, 2)).n_layers == 2
 
 
-# -------------------------------------------------------------------------------------------------
-# Where weights start, and how many there are
-# -------------------------------------------------------------------------------------------------
+# ---------- Where weights start, and how many there are
 
 
 def test_linear_layers_start_xavier_uniform_and_biases_at_zero():
@@ -232,9 +226,7 @@ def test_parameter_count(changes, expected):
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
 
 
-# -------------------------------------------------------------------------------------------------
-# Blind to the future and to padding
-# -------------------------------------------------------------------------------------------------
+# ---------- Blind to the future and to padding
 
 
 @st.composite
@@ -294,9 +286,7 @@ def test_the_padding_token_learns_nothing_from_being_looked_up(tied):
     assert (model.tgt_embedding.weight.grad[0] == 0).all()
 
 
-# -------------------------------------------------------------------------------------------------
-# Attention maps and the cache
-# -------------------------------------------------------------------------------------------------
+# ---------- Attention maps and the cache
 
 
 @MODES
@@ -399,9 +389,7 @@ def test_reordered_cache_equals_reordered_rows():
     assert close(continued, model.decode(TGT, memory, mask)[rows, 3:])
 
 
-# -------------------------------------------------------------------------------------------------
-# Shared tables
-# -------------------------------------------------------------------------------------------------
+# ---------- Shared tables
 
 
 def is_tied(model: Transformer) -> bool:
@@ -504,9 +492,7 @@ def test_tables_that_a_user_parted_stay_apart():
     assert model.src_embedding.weight is model.tgt_embedding.weight
 
 
-# -------------------------------------------------------------------------------------------------
-# The projection belongs to the model
-# -------------------------------------------------------------------------------------------------
+# ---------- The projection belongs to the model
 
 TIES = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 
@@ -545,9 +531,7 @@ def test_a_hook_on_the_projection_sees_all_logits_and_may_change_them(tied):
     assert close(loss, label_smoothed_cross_entropy(changed, TGT[:, 1:], reduction="sum"))
 
 
-# -------------------------------------------------------------------------------------------------
-# A model as a function of its parameters
-# -------------------------------------------------------------------------------------------------
+# ---------- A model as a function of its parameters
 
 
 @TIES
@@ -607,9 +591,7 @@ def test_gradients_of_every_sentence_by_vmap_are_those_of_a_loop(loss, tied):
         assert all(close(each[name][i], parameter.grad) for name, parameter in weights.items())
 
 
-# -------------------------------------------------------------------------------------------------
-# Edges
-# -------------------------------------------------------------------------------------------------
+# ---------- Edges
 
 
 @pytest.mark.parametrize("batch, source, target", [(0, 7, 5), (2, 1, 1), (2, 7, 0), (1, 40, 40)])
@@ -659,9 +641,7 @@ def test_forward_is_captured_by_export_for_any_lengths():
     assert close(program.module()(src, tgt), model(src, tgt))
 
 
-# -------------------------------------------------------------------------------------------------
-# What is refused
-# -------------------------------------------------------------------------------------------------
+# ---------- What is refused
 
 
 @pytest.mark.parametrize(

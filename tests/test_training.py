@@ -44,9 +44,7 @@ class Cut(Exception):
     """The power is gone."""
 
 
-# -------------------------------------------------------------------------------------------------
-# The learning rate
-# -------------------------------------------------------------------------------------------------
+# ---------- The learning rate
 
 
 @given(st.integers(1, 10**6), st.integers(1, 4096), st.integers(1, 10**5))
@@ -128,9 +126,7 @@ def test_the_best_device_is_a_gpu_that_has_the_dtype(monkeypatch, cuda, mps, dty
     assert best_device() == torch.device("mps" if mps and not cuda else "cuda" if cuda else "cpu")
 
 
-# -------------------------------------------------------------------------------------------------
-# Looking at a model, moving a batch
-# -------------------------------------------------------------------------------------------------
+# ---------- Looking at a model, moving a batch
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -202,9 +198,7 @@ def test_no_target_token_is_no_perfect_score(batches):
     assert model.training
 
 
-# -------------------------------------------------------------------------------------------------
-# The plain loop
-# -------------------------------------------------------------------------------------------------
+# ---------- The plain loop
 
 
 def run(**changes) -> list[dict[str, float]]:
@@ -369,9 +363,7 @@ def test_numbers_that_are_none_stop_the_run_before_the_step(spoil, told):
     assert model.output.weight.equal(seen[-1]) and not seen[-1].equal(seen[-2])
 
 
-# -------------------------------------------------------------------------------------------------
-# Records
-# -------------------------------------------------------------------------------------------------
+# ---------- Records
 
 
 def test_records_are_found_and_missing_ones_are_named(monkeypatch, tmp_path):

@@ -99,9 +99,7 @@ def test_a_translator_brings_its_words(tmp_path):
     assert said["preparation"] == {"name": "tokenized", "languages": ["pt", "en"]}
 
 
-# -------------------------------------------------------------------------------------------------
-# The engine of a translator
-# -------------------------------------------------------------------------------------------------
+# ---------- The engine of a translator
 
 TEXT, GIRL = "A menina gosta do gato preto.", "the girl likes the black cat."
 
@@ -192,9 +190,7 @@ def test_a_missing_engine_is_named_with_its_extra_by_the_command(monkeypatch, ca
     assert "this needs the library ctranslate2: pip install ctranslate2" in capsys.readouterr().err
 
 
-# -------------------------------------------------------------------------------------------------
-# Files
-# -------------------------------------------------------------------------------------------------
+# ---------- Files
 
 
 @needs_ctranslate2

@@ -37,9 +37,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 BATCH_FIRST = pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "time first"])
 
 
-# -------------------------------------------------------------------------------------------------
-# Modules of torch's, in every form
-# -------------------------------------------------------------------------------------------------
+# ---------- Modules of torch's, in every form
 
 
 def attention(batch_first=True, **options):
@@ -186,9 +184,7 @@ def assert_same_function(theirs, ours, batch_first=True, masked=True):
             assert parameter.grad.abs().max() > 1e-6, name
 
 
-# -------------------------------------------------------------------------------------------------
-# Equal in outputs and gradients
-# -------------------------------------------------------------------------------------------------
+# ---------- Equal in outputs and gradients
 
 
 @MODES
@@ -257,9 +253,7 @@ def test_epsilons_are_carried_over_place_by_place(kind):
     ]
 
 
-# -------------------------------------------------------------------------------------------------
-# There and back
-# -------------------------------------------------------------------------------------------------
+# ---------- There and back
 
 
 def same_state(a: nn.Module, b: nn.Module) -> bool:
@@ -301,9 +295,7 @@ def test_weights_are_copied_and_never_shared(kind):
     assert len(memory[1]) == len(list(together(ours).parameters()))  # each parameter has its own
 
 
-# -------------------------------------------------------------------------------------------------
-# What is not a weight: mode, rates
-# -------------------------------------------------------------------------------------------------
+# ---------- What is not a weight: mode, rates
 
 
 @LAYERED
@@ -347,9 +339,7 @@ def test_each_place_keeps_its_rate(kind, place, norm_first):
     assert close(results[1], results[0]) and close(results[2], results[0])
 
 
-# -------------------------------------------------------------------------------------------------
-# Refused by name
-# -------------------------------------------------------------------------------------------------
+# ---------- Refused by name
 
 
 def of(module: nn.Module, path: str, part) -> nn.Module:

@@ -120,9 +120,7 @@ def same(first: torch.nn.Module, second: torch.nn.Module) -> bool:
     return a.keys() == b.keys() and all(torch.equal(x, b[name]) for name, x in a.items())
 
 
-# -------------------------------------------------------------------------------------------------
-# Which files are read
-# -------------------------------------------------------------------------------------------------
+# ---------- Which files are read
 
 
 def test_a_folder_by_hand_is_the_model(tmp_path):
@@ -217,9 +215,7 @@ def test_what_is_not_there_is_named(tmp_path):
         from_llama(tmp_path)
 
 
-# -------------------------------------------------------------------------------------------------
-# What they hold
-# -------------------------------------------------------------------------------------------------
+# ---------- What they hold
 
 
 @BOTH
@@ -320,9 +316,7 @@ def test_sizes_are_refused_at_once(write, read, size, tmp_path):
         assert time.process_time() - began < 2
 
 
-# -------------------------------------------------------------------------------------------------
-# Any damage
-# -------------------------------------------------------------------------------------------------
+# ---------- Any damage
 
 VALUES = (None, True, 0, -1, 3.5, 1e400, 10**30, "8", [1], {"a": [{}]})
 TEXTS = (b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\0" * 64)
@@ -376,9 +370,7 @@ def test_any_damage_is_refused_in_one_line_or_does_no_harm(write, read, tmp_path
     assert verdicts[False] > verdicts[True] > 0
 
 
-# -------------------------------------------------------------------------------------------------
-# Writing
-# -------------------------------------------------------------------------------------------------
+# ---------- Writing
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])

@@ -94,9 +94,7 @@ def test_speaking_refuses_what_is_no_text(folder):
         speaker.speak("a", 0)
 
 
-# -------------------------------------------------------------------------------------------------
-# A stranger's tokenizer
-# -------------------------------------------------------------------------------------------------
+# ---------- A stranger's tokenizer
 
 
 def test_damaged_and_foreign_tokenizers_are_refused_by_file_and_bound(folder):

@@ -151,9 +151,7 @@ def until_end(rows: Tensor, end: int) -> list[list[int]]:
     return [row[: row.index(end) + 1] if end in row else row for row in rows.tolist()]
 
 
-# -------------------------------------------------------------------------------------------------
-# The order of the features
-# -------------------------------------------------------------------------------------------------
+# ---------- The order of the features
 
 
 @pytest.mark.parametrize("d_model", [2, 8, 10])
@@ -163,9 +161,7 @@ def test_all_sines_and_then_all_cosines_become_ours(d_model):
     assert torch.equal(halves[:, _sines_first(d_model)], table)
 
 
-# -------------------------------------------------------------------------------------------------
-# The positions of M2M-100
-# -------------------------------------------------------------------------------------------------
+# ---------- The positions of M2M-100
 
 
 def waves(length: int, d_model: int) -> Tensor:
@@ -206,9 +202,7 @@ def test_it_is_a_transformer_that_what_counts_on_the_papers_positions_refuses():
         savable(M2M100.ours())
 
 
-# -------------------------------------------------------------------------------------------------
-# Equal, there and back
-# -------------------------------------------------------------------------------------------------
+# ---------- Equal, there and back
 
 
 @needs_transformers
@@ -297,9 +291,7 @@ def test_a_search_of_theirs_may_use_all_positions_of_ours(tmp_path):
     assert torch.equal(generated(theirs, src, num_beams=1), greedy_search(ours, src, LENGTH))
 
 
-# -------------------------------------------------------------------------------------------------
-# Refused by name
-# -------------------------------------------------------------------------------------------------
+# ---------- Refused by name
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):

@@ -27,9 +27,7 @@ TEXT = [
     "o gato dorme na cadeira .",
 ]
 
-# -------------------------------------------------------------------------------------------------
-# Searches that begin with a token
-# -------------------------------------------------------------------------------------------------
+# ---------- Searches that begin with a token
 
 
 @pytest.mark.slow
@@ -53,9 +51,7 @@ def test_a_token_that_is_none_is_refused():
         Constrained(MARIAN.ours(), V)
 
 
-# -------------------------------------------------------------------------------------------------
-# Marian's words
-# -------------------------------------------------------------------------------------------------
+# ---------- Marian's words
 
 
 @pytest.fixture(scope="module")
@@ -172,9 +168,7 @@ def test_no_tokenizer_of_marians_reads_a_file_elsewhere(marian, tmp_path):
     )
 
 
-# -------------------------------------------------------------------------------------------------
-# The words of M2M-100 and NLLB
-# -------------------------------------------------------------------------------------------------
+# ---------- The words of M2M-100 and NLLB
 
 
 @pytest.fixture(scope="module")
@@ -244,9 +238,7 @@ def test_words_of_many_languages_that_are_missing_are_refused(tmp_path):
         M2M100Translator(tmp_path, "por_Latn", "eng_Latn")
 
 
-# -------------------------------------------------------------------------------------------------
-# By name
-# -------------------------------------------------------------------------------------------------
+# ---------- By name
 
 
 def test_a_translator_of_ours_is_loaded_by_its_name_and_what_is_unknown_is_refused():

@@ -63,9 +63,7 @@ def read(sources: list[_Archive], cache: Path, split: str = "train") -> list[Pai
     return corpora._archived_pairs(sources, split, cache)
 
 
-# -------------------------------------------------------------------------------------------------
-# Corpora
-# -------------------------------------------------------------------------------------------------
+# ---------- Corpora
 
 
 def test_archive_is_fetched_once_then_used_where_it_lies(folders):

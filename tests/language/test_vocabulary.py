@@ -28,9 +28,7 @@ from transformer.language.batches import BPEDropout
 from transformer.language.corpora import Pair
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, normalize
 
-# -------------------------------------------------------------------------------------------------
-# Vocabulary
-# -------------------------------------------------------------------------------------------------
+# ---------- Vocabulary
 
 SENTENCES = [side for pair in load_corpus("phrases", "dev") for side in pair]
 ALPHABET = sorted({character for sentence in SENTENCES for character in sentence} - {" "})
@@ -156,9 +154,7 @@ def test_a_vocabulary_refuses_what_is_not_learned(pieces, merges, message):
         Vocabulary(pieces, merges)
 
 
-# -------------------------------------------------------------------------------------------------
-# Pairs, tensors, batches
-# -------------------------------------------------------------------------------------------------
+# ---------- Pairs, tensors, batches
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(2, 12)), min_size=1, max_size=60)
 
@@ -254,9 +250,7 @@ def test_batches_refuse(pairs, error, message):
         TokenBatches(pairs, max_tokens=8)
 
 
-# -------------------------------------------------------------------------------------------------
-# BPE-dropout
-# -------------------------------------------------------------------------------------------------
+# ---------- BPE-dropout
 
 PAIRS = load_corpus("phrases", "dev")
 ODD = [

@@ -63,9 +63,7 @@ def tokens(*shape: int) -> torch.Tensor:
     return torch.randint(CONFIG.vocab_size, shape)
 
 
-# -------------------------------------------------------------------------------------------------
-# Parts
-# -------------------------------------------------------------------------------------------------
+# ---------- Parts
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -186,9 +184,7 @@ def test_orthogonalize_keeps_singular_vectors_and_evens_out_values(shape):
     assert close(inside.diagonal(), expected)
 
 
-# -------------------------------------------------------------------------------------------------
-# The whole
-# -------------------------------------------------------------------------------------------------
+# ---------- The whole
 
 
 @POSITIONS
@@ -258,9 +254,7 @@ def test_texts_end_where_each_has_written_its_end():
     assert ended.size(1) == max(lengths) and min(lengths) <= 3
 
 
-# -------------------------------------------------------------------------------------------------
-# Hugging Face's models
-# -------------------------------------------------------------------------------------------------
+# ---------- Hugging Face's models
 
 
 def test_a_recorded_llama_is_met_to_the_last_digits(tmp_path):
@@ -324,9 +318,7 @@ def test_logits_and_greedy_continuations_are_theirs(family, changes, tmp_path):
     assert torch.equal(generate(ours, ids, 15), continued[:, 9:])
 
 
-# -------------------------------------------------------------------------------------------------
-# Speculative decoding
-# -------------------------------------------------------------------------------------------------
+# ---------- Speculative decoding
 
 
 class Choice(Exception):

@@ -72,9 +72,7 @@ def story(trainer: Trainer) -> list[dict]:
     return [{name: entry[name] for name in entry if name != "seconds"} for entry in trainer.history]
 
 
-# -------------------------------------------------------------------------------------------------
-# The scenes: what every process does, and what it reports
-# -------------------------------------------------------------------------------------------------
+# ---------- The scenes: what every process does, and what it reports
 
 
 def alike(folder: Path) -> dict:
@@ -196,9 +194,7 @@ def play(folder: Path) -> None:
     assert main([*command, *(word for size in sizes for word in ("--set", size))]) == 0
 
 
-# -------------------------------------------------------------------------------------------------
-# The tests
-# -------------------------------------------------------------------------------------------------
+# ---------- The tests
 
 
 @pytest.fixture(scope="module")
@@ -335,9 +331,7 @@ def test_who_forgets_to_join_the_others_is_told(torchruns_environment):
         make_trainer()
 
 
-# -------------------------------------------------------------------------------------------------
-# Gradients of many batches
-# -------------------------------------------------------------------------------------------------
+# ---------- Gradients of many batches
 
 
 def squares(weight, batch):

@@ -81,9 +81,7 @@ def evaluate(model: torch.nn.Module) -> dict[str, float]:
     return evaluate_loss(model, make_batches(99))
 
 
-# -------------------------------------------------------------------------------------------------
-# What a killed run leaves
-# -------------------------------------------------------------------------------------------------
+# ---------- What a killed run leaves
 
 
 def left_at_every_event(folder: Path, patch: pytest.MonkeyPatch) -> dict[Path, list[str]]:
@@ -161,9 +159,7 @@ def contents(value, name: str = ""):
         yield name, value.numpy().tobytes() if isinstance(value, torch.Tensor) else pickle.dumps(value)
 
 
-# -------------------------------------------------------------------------------------------------
-# Scenes with signals, and with two runs in one folder
-# -------------------------------------------------------------------------------------------------
+# ---------- Scenes with signals, and with two runs in one folder
 
 
 def by_word(model, batch):
@@ -188,9 +184,7 @@ def hang(folder: str) -> None:
     make_trainer(folder, loss, PrefetchedEpochs(with_much_data)).fit()
 
 
-# -------------------------------------------------------------------------------------------------
-# The tests
-# -------------------------------------------------------------------------------------------------
+# ---------- The tests
 
 
 @pytest.mark.slow

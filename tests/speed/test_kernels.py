@@ -251,9 +251,7 @@ def test_a_target_outside_the_vocabulary_is_refused_by_name(target, few, monkeyp
     assert linear_cross_entropy(rows[0], table, targets, 0.1, 99).isfinite()
 
 
-# -------------------------------------------------------------------------------------------------
-# Inside torch.func's transforms, where no piece of a loss may stand
-# -------------------------------------------------------------------------------------------------
+# ---------- Inside torch.func's transforms, where no piece of a loss may stand
 
 
 def test_gradients_of_many_logits_by_transforms_are_autograds():
