@@ -149,7 +149,7 @@ def trained(recipe: Recipe, data: Any, device: torch.device, until: float) -> tu
     real, padded = trainer.graphs.positions if trainer.graphs else (0, 0)
     done = logged[-1]["step"]
     found = {"updates": done, "updates/s": done / took, "tokens/s": tokens / took, "seconds": took}
-    return result, found | {"padding": padded / max(real, 1), "recipe": asdict(recipe), "log": trainer.history}
+    return result, found | {"padding": padded / (real or 1), "recipe": asdict(recipe), "log": trainer.history}
 
 
 def toy(device: torch.device, until: float, folder: Path) -> Rows:
