@@ -28,7 +28,8 @@ FAULTS = [
         "one-module-for-three-tables",
         "a tied table is one module under three names, which functional_call overwrites for good",
         "Transformer.__init__",
-        "self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight",
+        "self.tgt_embedding.weight = self.src_embedding.weight\n"
+        "            self.output.weight = self.src_embedding.weight",
         "self.tgt_embedding = self.output = self.src_embedding",
     ),
     Fault(
