@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import helpers
 import pytest
@@ -356,7 +357,7 @@ def test_steps_as_graphs_in_half_precision_are_the_eager_ones(recorder, device):
     """Keys and values have the precision of the products that make them."""
     model, src = make_model().eval().to(device), make_batch()[0].to(device)
     with torch.autocast(device.type, torch.bfloat16):
-        states = [decoder_state(kind(model), src) for kind in (GraphedTransformer, accelerate)]
+        states: list[Any] = [decoder_state(kind(model), src) for kind in (GraphedTransformer, accelerate)]
         for _ in range(4):
             ours, theirs = (state.step(src[:, 0]).float() for state in states)
             assert_close(ours, theirs, rtol=0.05, atol=0.1)
