@@ -405,3 +405,34 @@ def test_graphs_are_recorded_after_earlier_ones_are_gone(monkeypatch):
         (found,) = graphs.CUDAGraph(partial(lambda x: (torch.tensor(x),), value))()
         assert found == value
     assert len(alive) == 1
+
+
+def test_a_recording_that_fails_gives_stream_and_generator_back(monkeypatch):
+    """PyTorch leaves both as the recording had them, where its end fails."""
+    given: list[object] = []
+
+    class Generator:
+        def clone_state(self):
+            return "as before"
+
+        def graphsafe_set_state(self, state):
+            given.append(state)
+
+    @contextmanager
+    def recording(graph, pool, capture_error_mode):
+        yield
+        raise RuntimeError("not permitted when stream is capturing")
+
+    for name, value in {
+        "CUDAGraph": object,
+        "graph": recording,
+        "current_stream": lambda: "mine",
+        "set_stream": given.append,
+        "current_device": lambda: 0,
+        "default_generators": (Generator(),),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(graphs.CUDAGraph, "_first", None)
+    with pytest.raises(RuntimeError, match="not permitted"):
+        graphs.CUDAGraph(lambda: ())
+    assert given == ["mine", "as before"] and graphs.CUDAGraph._first is None

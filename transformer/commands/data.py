@@ -196,7 +196,7 @@ class ParallelData:
         return TokenBatches(self._encoded(self.dev, "judge by"), self.settings.max_tokens, shuffle=False)
 
     @cached_property
-    def _learned(self) -> list[tuple[list[int], list[int]]]:
+    def _train_ids(self) -> list[tuple[list[int], list[int]]]:
         return self._encoded(self.train, "train on")
 
     def _encoded(self, pairs: Sequence[Pair], purpose: str) -> list[tuple[list[int], list[int]]]:
@@ -215,13 +215,13 @@ class ParallelData:
     def batches(self, seed: int) -> Batches:
         """The training batches by epoch. Pairs that are too long are left out, with a warning."""
         data, size, longest = self.settings, self.settings.max_tokens, self.settings.longest
-        if left := len(self.train) - len(self._learned):
+        if left := len(self.train) - len(self._train_ids):
             message = f"{left:,} of {len(self.train):,} pairs have over {longest:,} tokens and are left out"
             warnings.warn(message, stacklevel=4)  # where the training is asked for
         if data.bpe_dropout:
             cut = BPEDropout(self.train, self.vocabulary, data.bpe_dropout, seed, longest)
             return PrefetchedEpochs(lambda epoch: TokenBatches(cut(epoch), size, seed))
-        return TokenBatches(self._learned, size, seed=seed)
+        return TokenBatches(self._train_ids, size, seed=seed)
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
         """Loss and accuracy on the pairs to judge by."""
