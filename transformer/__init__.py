@@ -17,7 +17,7 @@ from transformer.toy import reversal_batch, toy_config, load_toy_model
 from transformer.speed.fast import accelerate
 from transformer.runs.trainer import TrainingConfig, Trainer
 from transformer.language.vocabulary import Vocabulary
-from transformer.language.batches import encode_pairs, pad, TokenBatches
+from transformer.language.batches import bucket_lengths, encode_pairs, pad, TokenBatches
 from transformer.language.corpora import Preparation, load_corpus, read_pairs
 from transformer.language.scores import corpus_scores
 from transformer.language.translator import Translator
@@ -34,8 +34,8 @@ __all__ = [
     "Transformer", "attention_tap", "label_smoothed_cross_entropy", "token_accuracy", "perplexity",
     "teacher_forced_loss", "r_drop_loss", "best_device", "noam_rate", "evaluate_loss", "fit",
     "greedy_search", "beam_search", "reversal_batch", "toy_config", "load_toy_model", "accelerate",
-    "TrainingConfig", "Trainer", "Vocabulary", "encode_pairs", "pad", "TokenBatches", "Preparation",
-    "load_corpus", "read_pairs", "corpus_scores", "Translator", "save_model", "load_model", "Recipe",
-    "RECIPES", "recipe_for", "train_translator", "from_torch", "to_torch", "check_model",
+    "TrainingConfig", "Trainer", "Vocabulary", "bucket_lengths", "encode_pairs", "pad", "TokenBatches",
+    "Preparation", "load_corpus", "read_pairs", "corpus_scores", "Translator", "save_model", "load_model",
+    "Recipe", "RECIPES", "recipe_for", "train_translator", "from_torch", "to_torch", "check_model",
     "check_training",
 ]  # fmt: skip

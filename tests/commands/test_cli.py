@@ -345,6 +345,14 @@ def test_fewer_steps_have_a_shorter_warm_up_unless_it_is_said(changes, warmup):
 
 
 @pytest.mark.parametrize(
+    ("words", "n_shapes"), [("phrases", 16), ("phrases --set n_shapes=5", 5), ("toy", None)]
+)
+def test_updates_as_graphs_get_batches_of_few_shapes(words, n_shapes):
+    recipe = requested(parser(COMMANDS).parse_args(["train", *words.split(), "--graphs"]))
+    assert settings(recipe).get("n_shapes") == n_shapes
+
+
+@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("train.iso", b"1900-01-01\n", "100 source lines but 1 target lines, so that line 2 is alone"),

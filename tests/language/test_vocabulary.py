@@ -20,6 +20,7 @@ from transformer import (
     Transformer,
     TransformerConfig,
     Vocabulary,
+    bucket_lengths,
     encode_pairs,
     load_corpus,
     r_drop_loss,
@@ -217,6 +218,29 @@ def test_batches_hold_every_pair_once_within_the_budget(lengths, max_tokens, see
             seen.append(index)
     assert sorted(seen) == list(range(len(pairs)))
     assert len(batches) == len(batches.indices(epoch)) == len(batches.indices(epoch + 1))
+
+
+@given(lengths=LENGTHS, max_tokens=st.integers(12, 60), n_buckets=st.integers(1, 4))
+def test_batches_of_few_shapes_hold_the_same_sentences(lengths, max_tokens, n_buckets):
+    """No lengths would take fewer positions; rows are as many as fit, of which some are padding."""
+    pairs, sides = pairs_of(lengths), [max(pair) for pair in lengths]
+    buckets = bucket_lengths(sides, n_buckets)
+    choices = itertools.combinations(sorted(set(sides)), min(n_buckets, len(set(sides))))
+    cost = lambda chosen: sum(min(n for n in chosen if n >= side) for side in sides)
+    assert cost(buckets) == min(cost(chosen) for chosen in choices if max(chosen) == max(sides))
+    batches = list(TokenBatches(pairs, max_tokens, lengths=iter(buckets))(0))
+    for source, target in batches:
+        assert source.shape == target.shape == (max_tokens // source.size(1), source.size(1))
+    assert len(buckets) <= n_buckets and {source.size(1) for source, _ in batches} <= set(buckets)
+    rows = [(s.tolist(), t.tolist()) for batch in batches for s, t in zip(*batch, strict=True)]
+    held = [([x for x in s if x], [x for x in t if x]) for s, t in rows if any(s)]
+    assert sorted(held) == sorted(pairs)
+
+
+@pytest.mark.parametrize("lengths", [[], [5, 5], [6, 5], [3], [9], [0, 5], [4, "5"]])
+def test_batches_refuse_lengths_that_fit_nothing(lengths):
+    with pytest.raises((ValueError, TypeError), match="^lengths"):
+        TokenBatches(pairs_of([(2, 2), (4, 3)]), max_tokens=8, lengths=lengths)
 
 
 def test_order_depends_on_seed_and_epoch_alone(vocabulary):

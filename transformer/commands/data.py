@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from transformer.files import file_sha256
-from transformer.language.batches import BPEDropout, TokenBatches, encode_pairs
+from transformer.language.batches import BPEDropout, TokenBatches, bucket_lengths, encode_pairs
 from transformer.language.corpora import (
     AS_IT_IS, CORPORA, CorpusError, Pair, Preparation, as_pairs, load_corpus, read_pairs,
 )  # fmt: skip
@@ -31,7 +31,10 @@ from transformer.training import evaluate_loss
 from transformer.validation import check_rate, check_size, check_type
 from transformer.weights import save_weights
 
-__all__ = ["Batches", "Reversals", "Translations", "ParallelData", "PrefetchedEpochs", "FILES", "held_out"]
+__all__ = [
+    "Batches", "Reversals", "Translations", "ParallelData", "PrefetchedEpochs", "FILES", "N_SHAPES",
+    "held_out",
+]
 
 
 Batches = Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # of an epoch, as `Trainer` wants them
@@ -92,6 +95,7 @@ class Reversals:
 
 
 FILES = ("source", "target", "dev_source", "dev_target")
+N_SHAPES = 16  # of batches whose updates are made as graphs
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class Translations:
         vocab_size: tokens in the vocabulary that both languages share.
         max_tokens: the most source tokens, and the most target tokens, in a batch, padding included.
         bpe_dropout: how likely a merge of subwords is to be left out in training; 0 for never.
+        n_shapes: the most shapes that training batches have, by more padding; 0 for any number.
         preparation: the name of what is done to every text, as in `Preparation`.
         languages: the codes of source and target, with a space between them; empty if not known.
         source: a file of texts to train on, a sentence a line; or with their translations, after a tab.
@@ -122,6 +127,7 @@ class Translations:
     dev_source: str = ""
     dev_target: str = ""
     sha256: str = ""
+    n_shapes: int = 0
 
     output: ClassVar[str] = "translator"  # in the run's folder
 
@@ -129,6 +135,7 @@ class Translations:
         texts = ("corpus", "preparation", "languages", *FILES, "sha256")
         check_type(str, **{name: getattr(self, name) for name in texts})
         check_size(vocab_size=self.vocab_size, max_tokens=self.max_tokens)
+        check_size(minimum=0, n_shapes=self.n_shapes)
         check_rate(bpe_dropout=self.bpe_dropout)
         assert self.prepared  # which refuses what is none
         "".join(self.files).encode()  # which refuses a name that no record can hold
@@ -218,10 +225,15 @@ class ParallelData:
         if left := len(self.train) - len(self._train_ids):
             message = f"{left:,} of {len(self.train):,} pairs have over {longest:,} tokens and are left out"
             warnings.warn(message, stacklevel=4)  # where the training is asked for
+        lengths = None
+        if data.n_shapes:  # with room for what BPE-dropout makes longer
+            sides = [max(map(len, pair)) for pair in self._train_ids]
+            lengths = bucket_lengths([*sides, longest], data.n_shapes)
+        batches = partial(TokenBatches, max_tokens=size, seed=seed, lengths=lengths)
         if data.bpe_dropout:
             cut = BPEDropout(self.train, self.vocabulary, data.bpe_dropout, seed, longest)
-            return PrefetchedEpochs(lambda epoch: TokenBatches(cut(epoch), size, seed))
-        return TokenBatches(self._train_ids, size, seed=seed)
+            return PrefetchedEpochs(lambda epoch: batches(cut(epoch)))
+        return batches(self._train_ids)
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
         """Loss and accuracy on the pairs to judge by."""

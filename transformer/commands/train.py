@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 import torch
-from transformer.commands.data import FILES, ParallelData
+from transformer.commands.data import FILES, N_SHAPES, ParallelData
 from transformer.commands.main import PROGRAM, Add, device_option, within
 from transformer.commands.recipes import RECIPES, Recipe, changed, own_recipe, parsed, read_recipe, settings
 from transformer.commands.recipes import train_recipe
@@ -62,6 +62,8 @@ def requested(options: argparse.Namespace) -> Recipe:
     changes = parsed(options.set)
     for name in changes.keys() & {*FILES, "sha256"}:
         raise ValueError(f"{name} cannot be set: it follows from the texts")
+    if options.graphs and "n_shapes" in settings(recipe):
+        changes = {"n_shapes": N_SHAPES} | changes
     if "steps" in changes and "warmup_steps" not in changes:
         share = min(1, changed(recipe, **changes).training.steps / recipe.training.steps)
         changes["warmup_steps"] = max(1, round(share * recipe.schedule.warmup_steps))
@@ -148,7 +150,7 @@ def add_options(add: Add) -> None:
     add("--directory", metavar="FOLDER", help=folder)
     stop = "stop training after M minutes; the same command goes on later (default: no limit)"
     add("--max-minutes", type=within(float, 0.0, float("inf")), metavar="M", help=stop)
-    whole = "on a GPU, record updates as graphs: faster with small batches (default: none)"
+    whole = f"on a GPU, record updates as graphs, for batches of n_shapes={N_SHAPES} (default: none)"
     add("--graphs", action="store_true", help=whole)
     device_option(add)
 

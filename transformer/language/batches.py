@@ -3,15 +3,19 @@
 Written by book/tangle.py: change the chapter, then run ``make tangle``; what is edited here is lost.
 """
 
-__all__ = ["encode_pairs", "pad", "batch_cuts", "padding_waste", "TokenBatches", "BPEDropout"]
+__all__ = [
+    "encode_pairs", "pad", "batch_cuts", "padding_waste", "TokenBatches", "bucket_lengths", "BPEDropout",
+]
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [batches-imports]
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transformer.language.corpora import as_pairs
@@ -68,6 +72,11 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
     return rows
 
 
+def _filled(ids: Tensor, rows: int, length: int) -> Tensor:
+    """Ids [B, L], padded to so many rows of this length."""
+    return F.pad(ids, (0, length - ids.size(1), 0, rows - len(ids)), value=PAD_ID)
+
+
 # %% book/12-text.ipynb · Batches by tokens · [text-by-length]
 def _mowing_order(pair: _Encoded) -> tuple[int, int]:
     """The longer side; then how much longer the target is, up and down in turn."""
@@ -111,6 +120,14 @@ def _check_encoded(pairs: Sequence[_Encoded], max_tokens: int) -> None:
             raise ValueError(f"pairs[{index}] has {longest} tokens, more than max_tokens={max_tokens}")
 
 
+def _check_lengths(lengths: list[int], longest: int, max_tokens: int) -> None:
+    check_size(**{f"lengths[{index}]": length for index, length in enumerate(lengths)})
+    rising = all(a < b for a, b in zip(lengths, lengths[1:]))
+    if not lengths or not rising or not longest <= lengths[-1] <= max_tokens:
+        wanted = f"rise to at least {longest}, the longest sentence, and at most max_tokens={max_tokens}"
+        raise ValueError(f"lengths must {wanted}, but are {lengths!r:.80}")
+
+
 # %% book/12-text.ipynb · Batches by tokens · [text-batches]
 class TokenBatches:
     """Batches of about equally many tokens, made of sentences of about equal length.
@@ -124,11 +141,13 @@ class TokenBatches:
         max_tokens: Bound on the sizes B·S of the source and B·T of the target tensor, padding included.
         seed: Of the random order.
         shuffle: ``False`` gives every epoch in the same order, short sentences first.
+        lengths: What sentences are padded to, in rising order: a batch padded to length n then has
+            ``max_tokens // n`` rows, of which some may be padding. ``None`` for the least padding.
 
     Raises:
         TypeError: `max_tokens` or `seed` is not a whole number, or a pair is text.
-        ValueError: No pairs, a pair with an empty side, a sentence longer than `max_tokens`, or a target
-            without a start token.
+        ValueError: No pairs, a pair with an empty side, a sentence longer than `max_tokens`, a target
+            without a start token, or `lengths` that do not rise to a last one between those two.
 
     Example:
         >>> batches = TokenBatches([([5, 3], [2, 7, 3]), ([6, 3], [2, 8, 3])], max_tokens=8)
@@ -139,16 +158,23 @@ class TokenBatches:
     pairs: Sequence[_Encoded]
     seed: int
     shuffle: bool
+    max_tokens: int
+    lengths: list[int] | None
 
     def __init__(
-        self, pairs: Sequence[_Encoded], max_tokens: int, seed: int = 0, shuffle: bool = True
+        self, pairs: Sequence[_Encoded], max_tokens: int, seed: int = 0, shuffle: bool = True,
+        lengths: Iterable[int] | None = None,
     ) -> None:
         check_size(max_tokens=max_tokens)
         check_size(0, seed=seed)
         _check_encoded(pairs, max_tokens)
         self.pairs, self.seed, self.shuffle = pairs, seed, shuffle
+        self.max_tokens, self.lengths = max_tokens, None if lengths is None else list(lengths)
         self._keys = [_mowing_order(pair) for pair in pairs]
-        self._cuts = batch_cuts([longest for longest, _ in sorted(self._keys)], max_tokens)
+        longest = sorted(length for length, _ in self._keys)
+        if self.lengths is not None:
+            _check_lengths(self.lengths, longest[-1], max_tokens)
+        self._cuts = batch_cuts([self._padded(length) for length in longest], max_tokens)
 
     def __len__(self) -> int:
         return len(self._cuts)
@@ -166,7 +192,31 @@ class TokenBatches:
     def __call__(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in self.indices(epoch):
             sources, targets = zip(*(self.pairs[index] for index in batch))
-            yield pad(sources), pad(targets)
+            src, tgt = pad(sources), pad(targets)
+            if self.lengths is not None:
+                length = self._padded(max(src.size(1), tgt.size(1)))
+                src, tgt = (_filled(ids, self.max_tokens // length, length) for ids in (src, tgt))
+            yield src, tgt
+
+    def _padded(self, length: int) -> int:
+        return length if self.lengths is None else next(n for n in self.lengths if n >= length)
+
+
+# %% book/12-text.ipynb · Few shapes for a CUDA graph · [text-bucket-lengths]
+def bucket_lengths(lengths: Iterable[int], n_buckets: int) -> list[int]:
+    """The lengths, at most `n_buckets`, to which padding all `lengths` takes the fewest positions."""
+    check_size(n_buckets=n_buckets)
+    counts = Counter(lengths)
+    ends = sorted(counts)
+    below = [0, *accumulate(counts[length] for length in ends)]  # sentences of the j shortest lengths
+    best: list[tuple[float, list[int]]] = [(0, [])] + [(float("inf"), [])] * len(ends)
+    for _ in range(n_buckets):
+        better = best[:1]
+        for j, end in enumerate(ends, start=1):
+            cost, i = min((best[i][0] + (below[j] - below[i]) * end, i) for i in range(j))
+            better.append((cost, [*best[i][1], end]))
+        best = better
+    return best[-1][1]
 
 
 # %% book/12-text.ipynb · BPE-dropout · [text-dropout-courses]

@@ -174,15 +174,17 @@ class MovingAverage:
         self.parameters: list[nn.Parameter] = list(model.parameters())
         self.weights: list[Tensor] = [p.detach().clone() for p in self.parameters]
         self.decay: float = decay
-        self.n_updates: int = 0
+        first = self.weights[0]  # beside which the count lies: a GPU keeps it by itself
+        dtype = torch.promote_types(first.dtype, torch.float32)
+        self.n_updates: Tensor = first.new_zeros((), dtype=dtype)
 
     @torch.no_grad()
     def update(self) -> None:
         """Take in the parameters as they are now."""
         self.n_updates += 1
-        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        share = (9 / (10 + self.n_updates)).clamp(min=1 - self.decay)  # 1 - d_n
         for average, parameter in zip(self.weights, self.parameters):
-            average.lerp_(parameter, 1 - decay)
+            average.lerp_(parameter, share.to(average.dtype))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -199,11 +201,11 @@ class MovingAverage:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
-        return {"n_updates": self.n_updates, "weights": self.weights}
+        return {"n_updates": int(self.n_updates), "weights": self.weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self.n_updates = state["n_updates"]
+        self.n_updates.fill_(state["n_updates"])
         for average, weight in zip(self.weights, state["weights"], strict=True):
             average.copy_(weight)
 
@@ -254,10 +256,12 @@ class Updater:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.average is not None:
+            self.average.update()
         return total, tokens, norm
 
     def __call__(self, batches: list[Any]) -> tuple[Tensor, ...]:
-        """Make the next update at the schedule's rate, as `update`; average and count."""
+        """Make the next update at the schedule's rate, as `update`, and count it."""
         rate = self.schedule(self.step + 1)
         check_number(**{f"schedule({self.step + 1})": rate})
         for group in self.optimizer.param_groups:
@@ -266,8 +270,6 @@ class Updater:
             else:
                 group["lr"] = rate
         numbers = self.make(batches)
-        if self.average is not None:
-            self.average.update()
         self.step += 1
         return numbers
 

@@ -101,7 +101,7 @@ class Trainer:
         evaluate: `evaluate(model)` returns metrics, without gradients; only the first process calls it.
         progress: whether to print a line with each entry of the log.
         graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`: faster where its batches are
-            small. The batches are padded, and the loss must be that of a batch, whatever else has happened.
+            small and of few shapes. The loss must be that of a batch, whatever else has happened.
 
     Attributes:
         updater, stream, random, log, scores, history: its parts, and the lines of the log.
