@@ -204,16 +204,18 @@ class TokenBatches:
 
 # %% book/12-text.ipynb · Few shapes for a CUDA graph · [text-bucket-lengths]
 def bucket_lengths(lengths: Iterable[int], n_buckets: int) -> list[int]:
-    """The lengths, at most `n_buckets`, to which padding all `lengths` takes the fewest positions."""
+    """The lengths, at most so many, to which `lengths` are padded with least padding."""
     check_size(n_buckets=n_buckets)
     counts = Counter(lengths)
     ends = sorted(counts)
-    below = [0, *accumulate(counts[length] for length in ends)]  # sentences of the j shortest lengths
-    best: list[tuple[float, list[int]]] = [(0, [])] + [(float("inf"), [])] * len(ends)
+    below = [0, *accumulate(counts[end] for end in ends)]  # of the j shortest lengths
+    best: list[tuple[float, list[int]]] = [(0, [])]  # C_k(j), and the lengths
+    best += [(float("inf"), [])] * len(ends)
     for _ in range(n_buckets):
         better = best[:1]
         for j, end in enumerate(ends, start=1):
-            cost, i = min((best[i][0] + (below[j] - below[i]) * end, i) for i in range(j))
+            costs = (best[i][0] + end * (below[j] - below[i]) for i in range(j))
+            cost, i = min((cost, i) for i, cost in enumerate(costs))
             better.append((cost, [*best[i][1], end]))
         best = better
     return best[-1][1]
