@@ -204,7 +204,7 @@ class TokenBatches:
 
 # %% book/12-text.ipynb · Few shapes for a CUDA graph · [text-bucket-lengths]
 def bucket_lengths(lengths: Iterable[int], n_buckets: int) -> list[int]:
-    """The lengths, at most so many, to which `lengths` are padded with least padding."""
+    """At most so many lengths, to which `lengths` are padded with the least padding."""
     check_size(n_buckets=n_buckets)
     counts = Counter(lengths)
     ends = sorted(counts)
