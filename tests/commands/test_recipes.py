@@ -248,6 +248,9 @@ def test_subwords_are_cut_anew_in_every_epoch_where_the_recipe_says_so():
     for epoch in (0, 3):
         given = [x.tolist() for batch in trainer.stream.batches(epoch) for x in batch]
         assert given == [x.tolist() for batch in TokenBatches(cut(epoch), 60, 5)(epoch) for x in batch]
+    few = train_translator(changed(recipe, n_shapes=3))[1].stream.batches
+    shapes = {source.shape for epoch in range(3) for source, _ in few(epoch)}
+    assert len(shapes) == 3 and max(length for _, length in shapes) == 60  # with room for longer cuts
     usual = TokenBatches(encode_pairs(PAIRS, translator.vocabulary), 60, seed=5)(0)
     assert sum(batch[0].numel() for batch in trainer.stream.batches(0)) > sum(
         batch[0].numel() for batch in usual
