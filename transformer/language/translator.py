@@ -9,7 +9,7 @@ __all__ = [
 ]
 
 
-# %% book/13-translation.ipynb · A translator in ten lines · [translator-imports]
+# %% book/13-translation.ipynb · The Translator class · [translator-imports]
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ from transformer.validation import check_size, check_type
 from transformer.weights import check_finite, original, plain_transformer
 
 
-# %% book/13-translation.ipynb · A translator in ten lines · [translator-search]
+# %% book/13-translation.ipynb · The Translator class · [translator-search]
 def by_length(sequences: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
     """Groups of rows of about the same length, the longest first, of at most `max_tokens` with padding.
 
@@ -100,7 +100,7 @@ def translate_ids(model: Transformer, sources: list[list[int]], search: Search) 
     return translations
 
 
-# %% book/13-translation.ipynb · A translator in ten lines · [any-translator]
+# %% book/13-translation.ipynb · The Translator class · [any-translator]
 Engine = Callable[[list[list[int]], Search], list[list[int]]]  # translations of sources, all as token ids
 
 
@@ -172,7 +172,7 @@ class AnyTranslator(ABC):
         return list(zip(sources, targets, strict=True))
 
 
-# %% book/13-translation.ipynb · A translator in ten lines · [the-translator]
+# %% book/13-translation.ipynb · The Translator class · [the-translator]
 class Alignment(NamedTuple):
     """A translation and what its cross-attention looked at: subwords, or words after `by_words`."""
 
@@ -295,7 +295,7 @@ class Translator(AnyTranslator):
         return Alignment(names(read.ids), names(target), weights)
 
 
-# %% book/13-translation.ipynb · A translator in ten lines · [alignment-by-words]
+# %% book/13-translation.ipynb · The Translator class · [alignment-by-words]
 def by_words(alignment: Alignment) -> Alignment:
     """What `Translator.align` returned, between words: weights are summed over a source word's subwords,
     and averaged over a target word's."""
