@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -199,19 +199,28 @@ class StandIn:
         StandIn.replays += 1
         return tuple(result.clone() for result in results)
 
-    @staticmethod
-    def eagerly(function):
+
+class StandInRecorder:
+    """Records on the CPU by `StandIn`."""
+
+    def __init__(self, device) -> None:
+        assert device.type == "cpu"
+
+    def __call__(self, function):
+        return StandIn(function)
+
+    def eagerly(self, function):
         return function()
 
 
 @pytest.fixture
 def recorder(device, monkeypatch):
-    """What records updates on the device."""
+    """What records on the device."""
     if device.type == "cpu":
-        monkeypatch.setitem(graphs.RECORDERS, "cpu", StandIn)
+        monkeypatch.setitem(graphs.RECORDERS, "cpu", StandInRecorder)
         monkeypatch.setattr(fast, "fast_attention", fused_attention)  # a mask is looked at on the CPU alone
         monkeypatch.setattr(StandIn, "replays", 0)
-    return graphs.RECORDERS[device.type]
+    return StandInRecorder if device.type == "cpu" else graphs.CUDARecorder
 
 
 @pytest.mark.parametrize("search", [greedy_search, partial(beam_search, beam_size=4)], ids=["greedy", "beam"])
@@ -269,7 +278,7 @@ def test_updates_as_graphs_are_the_eager_ones(recorder, device, loss, changes):
     run = train(device, loss=loss, model=double(), **changes)
     assert_same_run(run, train(device, loss=loss, model=double(), graphs=False, **changes), 1e-9)
     assert {each for shape in run.graphs.shapes for each in shape} == {(16, 12), (16, 14), (9, 7), (9, 6)}
-    assert recorder is not StandIn or StandIn.replays == (8 if changes.get("average") else 10)
+    assert recorder is not StandInRecorder or StandIn.replays == (8 if changes.get("average") else 10)
 
 
 @pytest.mark.slow
@@ -284,14 +293,20 @@ def test_a_resumed_run_of_graphs_ends_with_the_same_bits(recorder, device, tmp_p
 
 def broken(recorder, when):
     class Broken(recorder):
-        def __init__(self, function):
-            super().__init__(function)
+        def __call__(self, function):
+            graph = super().__call__(function)
             if when == "recording":
                 raise RuntimeError("out of order")
 
-        def __call__(self):
-            super().__call__()
-            raise RuntimeError("out of order")
+            working = iter(range(5 if when == "later" else 0))
+
+            def replay():
+                results = graph()
+                if next(working, None) is None:
+                    raise RuntimeError("out of order")
+                return results
+
+            return replay
 
     return Broken
 
@@ -313,7 +328,7 @@ def with_a_hook(model: Transformer) -> Transformer:
 
 
 @pytest.mark.parametrize(
-    ("there", "hook"), [({}, False), ({"cpu": StandIn}, True)], ids=["no GPU", "no fast model"]
+    ("there", "hook"), [({}, False), ({"cpu": StandInRecorder}, True)], ids=["no GPU", "no fast model"]
 )
 @pytest.mark.filterwarnings("ignore:the model runs as it is")
 def test_what_no_graph_can_hold_is_trained_eagerly_and_said_once(monkeypatch, there, hook):
@@ -348,7 +363,7 @@ def test_searches_as_graphs_are_the_eager_ones(recorder, device, monkeypatch, lo
         assert_same(found, wanted, 1e-9)
         lengths |= set((wanted[3][:, 0] != 0).sum(1).tolist())
     assert len(lengths) > 3  # sentences leave at several times
-    assert recorder is not StandIn or StandIn.replays > 150
+    assert recorder is not StandInRecorder or StandIn.replays > 150
 
 
 def test_steps_as_graphs_in_half_precision_are_the_eager_ones(recorder, device):
@@ -367,9 +382,9 @@ def test_the_graphs_of_a_search_serve_later_ones(recorder, device, monkeypatch):
     recorded = []
 
     class Counting(recorder):
-        def __init__(self, function):
+        def __call__(self, function):
             recorded.append(function)
-            super().__init__(function)
+            return super().__call__(function)
 
     monkeypatch.setitem(graphs.RECORDERS, device.type, Counting)
     plain, src = make_model().eval().to(device), make_batch()[0].to(device)
@@ -394,7 +409,13 @@ def test_the_graphs_of_a_search_serve_later_ones(recorder, device, monkeypatch):
         assert_close(others, theirs)
 
 
-@pytest.mark.parametrize("when", ["recording", "replay"])
+def test_a_source_that_is_too_long_is_refused_by_graphs_as_well(recorder, device):
+    model = GraphedTransformer(make_model(max_length=16).to(device))
+    with pytest.raises(ValueError, match="src must have at most max_length = 16"):
+        decoder_state(model, torch.full((1, 20), 5, device=device))
+
+
+@pytest.mark.parametrize("when", ["recording", "replay", "later"])
 def test_after_a_graph_that_fails_a_search_goes_on(recorder, device, monkeypatch, when):
     model, src = make_model().double().eval().to(device), make_batch()[0].to(device)
     monkeypatch.setitem(graphs.RECORDERS, device.type, broken(recorder, when))
@@ -404,65 +425,97 @@ def test_after_a_graph_that_fails_a_search_goes_on(recorder, device, monkeypatch
     assert_same(list(found), list(beam_search(model, src, max_length=20)), 1e-9)
 
 
-def test_graphs_are_recorded_after_earlier_ones_are_gone(monkeypatch):
+class Pretense:
+    """What `CUDARecorder` asks of PyTorch, where there is no GPU."""
+
+    def __init__(self, monkeypatch, fails: bool = False) -> None:
+        self.alive: Counter[object] = Counter()
+        self.given: list[object] = []
+        pretense = self
+
+        class Graph:
+            memory: object
+
+            def pool(self):
+                return self.memory
+
+            def replay(self):
+                pass
+
+            def __del__(self):
+                pretense.alive[self.memory] -= 1
+
+        @contextmanager
+        def recording(graph, pool, stream, capture_error_mode):
+            assert stream == "streams[1]" and not torch.is_inference_mode_enabled()
+            assert pool not in self.dead
+            graph.memory = pool
+            self.alive[pool] += 1
+            yield
+            if fails:
+                raise RuntimeError("not permitted when stream is capturing")
+            self.known.add(pool)
+
+        self.known: set[object] = set()
+        streams = iter(["streams[0]", "streams[1]"])
+        for name, value in {
+            "CUDAGraph": Graph,
+            "graph": recording,
+            "graph_pool_handle": object,
+            "Stream": lambda: next(streams),
+            "device": lambda device: nullcontext(),
+            "current_stream": lambda: "mine",
+            "set_stream": self.given.append,
+            "default_generators": (self,),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            called = partial(self.called, name)
+            monkeypatch.setattr(torch._C, name, called, raising=False)
+        self.recorder = graphs.CUDARecorder(torch.device("cuda:0"))
+
+    @property
+    def dead(self) -> set[object]:
+        """Memory whose graphs are all gone."""
+        return {memory for memory in self.known if self.alive[memory] == 0}
+
+    def called(self, name, *given):
+        self.given.append((name, given[0]))
+
+    def get_state(self):
+        return "its state"
+
+    def clone_state(self):
+        return "its copy"
+
+    def set_state(self, state):
+        self.given.append(state)
+
+    graphsafe_set_state = set_state
+
+
+def test_graphs_share_the_memory_of_those_that_are_alive(monkeypatch):
     """PyTorch refuses memory whose graphs are all gone, as those of an earlier run are."""
-    alive: Counter[object] = Counter()
-
-    class Graph:
-        memory: object
-
-        def pool(self):
-            return self.memory
-
-        def replay(self):
-            pass
-
-        def __del__(self):
-            alive[self.memory] -= 1
-
-    @contextmanager
-    def recording(graph, pool, capture_error_mode):
-        assert pool is None or alive[pool] > 0
-        graph.memory = pool or object()
-        alive[graph.memory] += 1
-        yield
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", recording)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
-    monkeypatch.setattr(graphs.CUDAGraph, "_first", None)
-    for value in (3.0, 5.0):
-        (found,) = graphs.CUDAGraph(partial(lambda x: (torch.tensor(x),), value))()
-        assert found == value
-    assert len(alive) == 1
+    pretense = Pretense(monkeypatch)
+    record = lambda value: pretense.recorder(lambda: (torch.tensor(value),))
+    kept = [record(3.0), record(5.0)]
+    assert [graph()[0].item() for graph in kept] == [3.0, 5.0] and len(pretense.known) == 1
+    kept.clear()
+    with torch.inference_mode():
+        assert record(7.0)()[0].is_inference()
+    assert len(pretense.known) == 2
 
 
-def test_a_recording_that_fails_gives_stream_and_generator_back(monkeypatch):
-    """PyTorch leaves both as the recording had them, where its end fails."""
-    given: list[object] = []
+def stuck(*shape, device):
+    raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
 
-    class Generator:
-        def clone_state(self):
-            return "as before"
 
-        def graphsafe_set_state(self, state):
-            given.append(state)
-
-    @contextmanager
-    def recording(graph, pool, capture_error_mode):
-        yield
-        raise RuntimeError("not permitted when stream is capturing")
-
-    for name, value in {
-        "CUDAGraph": object,
-        "graph": recording,
-        "current_stream": lambda: "mine",
-        "set_stream": given.append,
-        "current_device": lambda: 0,
-        "default_generators": (Generator(),),
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(graphs.CUDAGraph, "_first", None)
+def test_a_recording_that_fails_leaves_nothing_behind(monkeypatch):
+    """PyTorch leaves stream, memory and generator as the recording had them, where its end fails."""
+    pretense = Pretense(monkeypatch, fails=True)
+    monkeypatch.setattr(torch, "empty", stuck)
     with pytest.raises(RuntimeError, match="not permitted"):
-        graphs.CUDAGraph(lambda: ())
-    assert given == ["mine", "as before"] and graphs.CUDAGraph._first is None
+        pretense.recorder(lambda: ())
+    assert pretense.given == [
+        "mine", ("_cuda_endAllocateToPool", 0), ("_cuda_releasePool", 0), "its copy", "its state",
+    ]  # fmt: skip

@@ -184,7 +184,7 @@ class MovingAverage:
         self.n_updates += 1
         share = (9 / (10 + self.n_updates)).clamp(min=1 - self.decay)  # 1 - d_n
         for average, parameter in zip(self.weights, self.parameters):
-            average.lerp_(parameter, share.to(average.dtype))
+            average.lerp_(parameter, share.to(average))
 
     @contextmanager
     def applied(self) -> Iterator[None]:

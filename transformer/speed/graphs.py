@@ -3,21 +3,24 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from copy import copy, deepcopy
-from functools import partial
+from contextlib import contextmanager, suppress
+from copy import copy
+from functools import cache, partial
 from itertools import chain
+from threading import RLock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 from transformer.runs.loop import random_state, set_random_state
 from transformer.decoding import DecoderState, decoder_state
+from transformer.model import Transformer
 from transformer.speed.fast import FastDecoderState, FastTransformer
 
 __all__ = [
-    "CUDAGraph", "RECORDERS", "rounded", "UpdateGraphs", "GraphedTransformer",
+    "CUDARecorder", "RECORDERS", "rounded", "UpdateGraphs", "GraphedTransformer",
 ]  # fmt: skip
 
 
@@ -25,47 +28,77 @@ Numbers = tuple[Tensor, ...]
 _Shape = tuple[torch.Size, ...]  # of all tensors of an update
 
 
-class CUDAGraph:
-    """What a function does on a GPU, to tensors that stay where they are: recorded, and not yet done."""
+class CUDARecorder:
+    """Records on one GPU what a function does to tensors that stay where they are, without doing it.
 
-    _first: Any = None  # stays: all share its memory, as no two run at once; PyTorch refuses a lost one's
-    _aside: Any = None  # the stream of what is done before: a new one each time would keep memory of its own
+    Its graphs share memory, as no two run at once.
+    """
 
-    def __init__(self, function: Callable[[], Numbers]) -> None:
-        self._graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        pool, mode = CUDAGraph._first and CUDAGraph._first.pool(), "thread_local"  # others' threads may copy
-        try:
-            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode=mode):
-                self._results = function()
-        except Exception:  # up to PyTorch 2.11, stream and generator stay those of the recording
-            torch.cuda.set_stream(here)
-            generator = torch.cuda.default_generators[torch.cuda.current_device()]
-            generator.graphsafe_set_state(generator.clone_state())
-            raise
-        CUDAGraph._first = CUDAGraph._first or self._graph
+    device: torch.device
 
-    def __call__(self) -> Numbers:
-        """Do it; the results are copies, since another graph may write where they were."""
-        self._graph.replay()
-        return tuple(result.clone() for result in self._results)
+    def __init__(self, device: torch.device) -> None:
+        self.device, self._lock = device, RLock()
+        self._graphs: WeakSet[Any] = WeakSet()  # PyTorch refuses the memory of graphs that are all gone
+        with torch.cuda.device(device):  # new streams each time would keep memory of their own
+            self._aside, self._stream = torch.cuda.Stream(), torch.cuda.Stream()
 
-    @staticmethod
-    def eagerly(function: Callable[[], Numbers]) -> Numbers:
+    def __call__(self, function: Callable[[], Numbers]) -> Callable[[], Numbers]:
+        """What does as recorded; its results are copies, since another graph may write where they were."""
+
+        def replay() -> Numbers:
+            with self._lock, torch.cuda.device(self.device):
+                graph.replay()
+                return tuple(result.clone() for result in results)
+
+        with self._lock, torch.cuda.device(self.device):
+            graph, results = self._recorded(function)
+        return replay
+
+    def eagerly(self, function: Callable[[], Numbers]) -> Numbers:
         """Do on another stream what is to be recorded later, as PyTorch asks for."""
-        here = torch.cuda.current_stream()
-        aside = CUDAGraph._aside = CUDAGraph._aside or torch.cuda.Stream()
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            results = function()
-        here.wait_stream(aside)
-        return results
+        with torch.cuda.device(self.device):
+            here = torch.cuda.current_stream()
+            self._aside.wait_stream(here)
+            with torch.cuda.stream(self._aside):
+                results = function()
+            here.wait_stream(self._aside)
+            return results
+
+    def _recorded(self, function: Callable[[], Numbers]) -> tuple[Any, Numbers]:
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        inference = torch.is_inference_mode_enabled()
+        earlier = next(iter(self._graphs), None)  # held until this one shares its memory
+        pool = torch.cuda.graph_pool_handle() if earlier is None else earlier.pool()
+        how: Any = {"pool": pool, "stream": self._stream, "capture_error_mode": "thread_local"}
+        try:  # up to PyTorch 2.10, what the generator needs is made here, for all modes
+            with torch.inference_mode(False), torch.cuda.graph(graph, **how):  # other threads may copy
+                with torch.inference_mode(inference):
+                    results = function()
+        except Exception:  # up to PyTorch 2.11, some of the recording stays
+            torch.cuda.set_stream(here)
+            with suppress(RuntimeError):  # raised where it has ended
+                torch._C._cuda_endAllocateToPool(self.device.index, pool)
+                torch._C._cuda_releasePool(self.device.index, pool)
+            self._free_generator()
+            raise
+        self._graphs.add(graph)
+        return graph, results
+
+    def _free_generator(self) -> None:
+        generator = torch.cuda.default_generators[self.device.index]
+        state = generator.get_state()
+        try:
+            torch.empty(1, device=self.device).uniform_()
+        except RuntimeError:  # it takes itself for recorded
+            generator.graphsafe_set_state(generator.clone_state())
+        generator.set_state(state)
 
 
-RECORDERS: dict[str, Any] = {"cuda": CUDAGraph}  # by the kind of device
+RECORDERS: dict[str, Callable[[torch.device], Any]] = {"cuda": cache(CUDARecorder)}  # by the kind of device
 _MEETINGS = 3  # of a shape, the last of which is recorded
 _MOST_GRAPHS = 64
 _ROOM = 64  # tokens that a search has room for at first: for more, it is recorded again
-_MOST_BYTES = 1 << 31  # of the steps that are kept
+_MOST_BYTES = 1 << 30  # of own keys and values of the steps that are kept
 
 
 def rounded(n: int) -> int:
@@ -113,8 +146,8 @@ class UpdateGraphs:
         if on_a_gpu and accelerated and updater.engine is None:
             vars(updater.optimizer)["_warned_capturable_if_run_uncaptured"] = True  # at first it is
             for group in updater.optimizer.param_groups:  # the fused kernel reads a rate of this dtype
-                group |= {"lr": torch.zeros((), device=self.device), "capturable": True}
-            updater.make, self._recorder = self, RECORDERS[self.device.type]
+                group |= {"lr": torch.zeros((), dtype=torch.float32, device=self.device), "capturable": True}
+            updater.make, self._recorder = self, RECORDERS[self.device.type](self.device)
         else:
             self._stop_recording("they need an NVIDIA GPU, one process, and a model that `accelerate` takes")
         try:
@@ -126,6 +159,7 @@ class UpdateGraphs:
 
     def __call__(self, batches: list[tuple[Tensor, Tensor]]) -> Numbers:
         """Make an update from batches that lie anywhere, as `Updater.update` does."""
+        batches = sorted(batches, key=lambda pair: pair[0].shape)  # the order of several changes nothing
         given = [ids for pair in batches for ids in pair]
         shape = tuple(ids.shape for ids in given)
         self.shapes[shape] += 1
@@ -147,7 +181,9 @@ class UpdateGraphs:
         places = [(src.to(self.device, copy=True), tgt.to(self.device, copy=True)) for src, tgt in batches]
         update = partial(self.updater.update, places)
         parts = self.updater.model, self.updater
-        states, random = deepcopy(([part.state_dict() for part in parts], random_state(self.device)))
+        states: Any = [part.state_dict() for part in parts]  # kept where the recording needs no memory
+        states = tree_map_only(Tensor, lambda x: x.detach().to("cpu", copy=True), states)
+        random = random_state(self.device)
         try:
             graph = self._recorder(update)
             self._graphs[shape] = [ids for pair in places for ids in pair], graph
@@ -187,14 +223,14 @@ class _Step:
         self.state, self.key, self.tensors = state, key, _tensors(state)
         self.past = keys.new_zeros(2, n_layers, len(keys) * state.beam_size, n_heads, room, d_k)
         self.last = torch.zeros(self.past.size(2), dtype=torch.long, device=keys.device)
-        self.place, self.n_bytes = self.last[:1].clone(), sum(x.nbytes for x in (self.past, *self.tensors))
+        self.place = self.last[:1].clone()
 
     def load(self, state: FastDecoderState, past: Tensor) -> None:
         """Go on where a search is whose keys and values are `past`, of as many rows or fewer."""
         pairs = zip(self.tensors, _tensors(state), strict=True)
-        moved = [(ours, theirs) for ours, theirs in pairs if ours.data_ptr() != theirs.data_ptr()]
-        if moved:
-            torch._foreach_copy_(*map(list, zip(*moved)))
+        others = [pair for pair in pairs if pair[0].data_ptr() != pair[1].data_ptr()]
+        if others:
+            torch._foreach_copy_([ours for ours, _ in others], [theirs for _, theirs in others])
         self.past.zero_()  # what isn't written yet counts nothing, and must not be NaN
         self.past[:, :, : past.size(2), :, : past.size(4)] = past
 
@@ -214,19 +250,25 @@ class _Steps:
     def __init__(self) -> None:
         self.recording, self._kept = True, dict[Hashable, _Step]()
 
-    def take(self, model: FastTransformer, state: FastDecoderState, room: int, past: Tensor) -> _Step:
+    def take(self, model: Transformer, state: FastDecoderState, room: int, past: Tensor) -> _Step:
         places = tuple(x.data_ptr() for x in chain(model.parameters(), model.buffers()))
         shapes = tuple((x.shape, x.dtype) for x in _tensors(state))
-        key = places, shapes, state.beam_size, room
+        kind = state.table.device.type
+        autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+        key = places, shapes, autocast, torch.get_float32_matmul_precision(), state.beam_size, room
         step = self._kept.pop(key, None) or _Step(state, room, key)
         step.load(state, past)
         return step
 
     def give_back(self, step: _Step) -> None:
-        if step.n_bytes <= _MOST_BYTES:
+        if step.past.nbytes <= _MOST_BYTES:
             self._kept[step.key] = step
-            while sum(each.n_bytes for each in [*self._kept.values()]) > _MOST_BYTES:
+            while self._too_many():
                 del self._kept[next(iter(self._kept))]
+
+    def _too_many(self) -> bool:
+        kept = [step.past.nbytes for step in [*self._kept.values()]]
+        return len(kept) > _MOST_GRAPHS or sum(kept) > _MOST_BYTES
 
 
 _STEPS: WeakKeyDictionary[FastTransformer, _Steps] = WeakKeyDictionary()  # copies of a model begin anew
@@ -242,11 +284,13 @@ class _GraphedDecoderState(DecoderState):
 
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
-        n_rows, length = rounded(len(src)), min(rounded(src.size(1)), model.config.max_length)
+        most = max(src.size(1), model.config.max_length)
+        n_rows, length = rounded(len(src)), min(rounded(src.size(1)), most)
         padding = 0, length - src.size(1), 0, n_rows - len(src)
         state = FastDecoderState(model, F.pad(src, padding, value=model.config.pad_id), beam_size)
         self.model, self.look_every, self.memory = model, state.look_every, vars(state).pop("memory")
-        self._recorder, self._steps = RECORDERS[src.device.type], _STEPS.setdefault(model, _Steps())
+        self._recorder = RECORDERS[src.device.type](src.device)
+        self._steps = _STEPS.setdefault(model, _Steps())
         self._n_rows, self._length = len(src) * beam_size, 0
         past = vars(state).pop("past").buffer[:, :, :0]  # which is kept elsewhere
         self._step = self._steps.take(model, state, _ROOM, past)
@@ -268,16 +312,16 @@ class _GraphedDecoderState(DecoderState):
 
     def _computed(self, step: _Step) -> Numbers:
         again, step.met = step.met, True
-        if again and step.graph is None and self._steps.recording:
+        if again and self._steps.recording:
             try:
-                step.graph = self._recorder(step.compute)
+                step.graph = step.graph or self._recorder(step.compute)
                 return step.graph()
             except Exception as error:  # of a recording, many kinds
                 why = _error_summary(error)
-            self._steps.recording, step.graph = False, None
+            self._steps.recording = False
             _warn("a search's steps", why)
             # And again: a step only adds to what is kept, and always in its place.
-        return self._recorder.eagerly(step.compute) if step.graph is None else step.graph()
+        return self._recorder.eagerly(step.compute)
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
