@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import helpers
@@ -437,6 +439,8 @@ class Pretense:
             memory: object
 
             def pool(self):
+                if fails:
+                    raise RuntimeError("not a whole graph")
                 return self.memory
 
             def replay(self):
@@ -457,12 +461,13 @@ class Pretense:
             self.known.add(pool)
 
         self.known: set[object] = set()
-        streams = iter(["streams[0]", "streams[1]"])
+        streams = (f"streams[{number}]" for number in count())
         for name, value in {
             "CUDAGraph": Graph,
             "graph": recording,
             "graph_pool_handle": object,
             "Stream": lambda: next(streams),
+            "Event": lambda: SimpleNamespace(wait=lambda: None, record=lambda: None),
             "device": lambda device: nullcontext(),
             "current_stream": lambda: "mine",
             "set_stream": self.given.append,

@@ -1,5 +1,6 @@
 """CUDA graphs of updates and of search steps: recorded once for a shape, and launched as one from then on."""
 
+import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
@@ -41,14 +42,18 @@ class CUDARecorder:
         self._graphs: WeakSet[Any] = WeakSet()  # PyTorch refuses the memory of graphs that are all gone
         with torch.cuda.device(device):  # new streams each time would keep memory of their own
             self._aside, self._stream = torch.cuda.Stream(), torch.cuda.Stream()
+            self._done = torch.cuda.Event()
 
     def __call__(self, function: Callable[[], Numbers]) -> Callable[[], Numbers]:
         """What does as recorded; its results are copies, since another graph may write where they were."""
 
         def replay() -> Numbers:
             with self._lock, torch.cuda.device(self.device):
+                self._done.wait()  # for one on another stream
                 graph.replay()
-                return tuple(result.clone() for result in results)
+                copies = tuple(result.clone() for result in results)
+                self._done.record()
+                return copies
 
         with self._lock, torch.cuda.device(self.device):
             graph, results = self._recorded(function)
@@ -56,12 +61,14 @@ class CUDARecorder:
 
     def eagerly(self, function: Callable[[], Numbers]) -> Numbers:
         """Do on another stream what is to be recorded later, as PyTorch asks for."""
-        with torch.cuda.device(self.device):
+        with self._lock, torch.cuda.device(self.device):
             here = torch.cuda.current_stream()
             self._aside.wait_stream(here)
             with torch.cuda.stream(self._aside):
                 results = function()
             here.wait_stream(self._aside)
+            for result in results:
+                result.record_stream(here)
             return results
 
     def _recorded(self, function: Callable[[], Numbers]) -> tuple[Any, Numbers]:
@@ -70,19 +77,38 @@ class CUDARecorder:
         earlier = next(iter(self._graphs), None)  # held until this one shares its memory
         pool = torch.cuda.graph_pool_handle() if earlier is None else earlier.pool()
         how: Any = {"pool": pool, "stream": self._stream, "capture_error_mode": "thread_local"}
-        try:  # up to PyTorch 2.10, what the generator needs is made here, for all modes
+        begun, collects = False, gc.isenabled()
+        gc.disable()  # another graph that is destroyed meanwhile would spoil this one
+        try:  # up to PyTorch 2.11, what the generator needs is made here, for all modes
             with torch.inference_mode(False), torch.cuda.graph(graph, **how):  # other threads may copy
+                begun = True
                 with torch.inference_mode(inference):
                     results = function()
-        except Exception:  # up to PyTorch 2.11, some of the recording stays
+        except Exception:
             torch.cuda.set_stream(here)
-            with suppress(RuntimeError):  # raised where it has ended
-                torch._C._cuda_endAllocateToPool(self.device.index, pool)
-                torch._C._cuda_releasePool(self.device.index, pool)
+            if torch.__version__ < "2.14":  # compared as versions
+                self._release(graph, pool, begun)
+            # What later recordings must not share: memory that is recorded still, and cuBLAS's of the stream.
+            self._graphs.clear()
+            self._stream = torch.cuda.Stream()
             self._free_generator()
             raise
+        finally:
+            if collects:
+                gc.enable()
         self._graphs.add(graph)
         return graph, results
+
+    def _release(self, graph: Any, pool: Any, begun: bool) -> None:
+        # What a recording that failed leaves behind in earlier versions of PyTorch.
+        with suppress(RuntimeError):  # raised where it has ended
+            torch._C._cuda_endAllocateToPool(self.device.index, pool)
+            begun = True
+        try:
+            graph.pool()  # of a whole one, which releases it by itself
+        except RuntimeError:
+            if begun:
+                torch._C._cuda_releasePool(self.device.index, pool)
 
     def _free_generator(self) -> None:
         generator = torch.cuda.default_generators[self.device.index]
@@ -98,7 +124,7 @@ RECORDERS: dict[str, Callable[[torch.device], Any]] = {"cuda": cache(CUDARecorde
 _MEETINGS = 3  # of a shape, the last of which is recorded
 _MOST_GRAPHS = 64
 _ROOM = 64  # tokens that a search has room for at first: for more, it is recorded again
-_MOST_BYTES = 1 << 30  # of own keys and values of the steps that are kept
+_MOST_BYTES = 1 << 32  # of the steps that are kept
 
 
 def rounded(n: int) -> int:
@@ -159,7 +185,7 @@ class UpdateGraphs:
 
     def __call__(self, batches: list[tuple[Tensor, Tensor]]) -> Numbers:
         """Make an update from batches that lie anywhere, as `Updater.update` does."""
-        batches = sorted(batches, key=lambda pair: pair[0].shape)  # the order of several changes nothing
+        batches = sorted(batches, key=lambda pair: [ids.shape for ids in pair])  # in any order
         given = [ids for pair in batches for ids in pair]
         shape = tuple(ids.shape for ids in given)
         self.shapes[shape] += 1
@@ -185,9 +211,8 @@ class UpdateGraphs:
         states = tree_map_only(Tensor, lambda x: x.detach().to("cpu", copy=True), states)
         random = random_state(self.device)
         try:
-            graph = self._recorder(update)
-            self._graphs[shape] = [ids for pair in places for ids in pair], graph
-            return graph()
+            self._graphs[shape] = [ids for pair in places for ids in pair], self._recorder(update)
+            return self._graphs[shape][1]()
         except Exception as error:  # of a recording, many kinds
             why = _error_summary(error)
         self._stop_recording(why)  # out here, where the error no longer holds the recording's memory
@@ -217,13 +242,14 @@ class _Step:
     graph: Callable[[], Numbers] | None = None
     met: bool = False
 
-    def __init__(self, state: FastDecoderState, room: int, key: Hashable) -> None:
+    def __init__(self, state: FastDecoderState, room: int, key: Hashable, shared: tuple[int, ...]) -> None:
         keys, n_layers = state.layers[0].keys, len(state.layers)  # [B, H, S, d_k]
         n_heads, d_k = keys.size(1), keys.size(3)
         self.state, self.key, self.tensors = state, key, _tensors(state)
         self.past = keys.new_zeros(2, n_layers, len(keys) * state.beam_size, n_heads, room, d_k)
         self.last = torch.zeros(self.past.size(2), dtype=torch.long, device=keys.device)
-        self.place = self.last[:1].clone()
+        self.place, own = self.last[:1].clone(), (x for x in self.tensors if x.data_ptr() not in shared)
+        self.n_bytes = sum(x.nbytes for x in (self.past, *own))
 
     def load(self, state: FastDecoderState, past: Tensor) -> None:
         """Go on where a search is whose keys and values are `past`, of as many rows or fewer."""
@@ -255,20 +281,25 @@ class _Steps:
         shapes = tuple((x.shape, x.dtype) for x in _tensors(state))
         kind = state.table.device.type
         autocast = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
-        key = places, shapes, autocast, torch.get_float32_matmul_precision(), state.beam_size, room
-        step = self._kept.pop(key, None) or _Step(state, room, key)
+        key = places, shapes, autocast, torch.backends.cuda.matmul.fp32_precision, state.beam_size, room
+        step = self._kept.pop(key, None) or _Step(state, room, key, places)
         step.load(state, past)
         return step
 
     def give_back(self, step: _Step) -> None:
-        if step.past.nbytes <= _MOST_BYTES:
+        if step.n_bytes <= _MOST_BYTES:
             self._kept[step.key] = step
             while self._too_many():
-                del self._kept[next(iter(self._kept))]
+                self._kept.pop(next(iter([*self._kept]), None), None)
 
     def _too_many(self) -> bool:
-        kept = [step.past.nbytes for step in [*self._kept.values()]]
-        return len(kept) > _MOST_GRAPHS or sum(kept) > _MOST_BYTES
+        sizes = [step.n_bytes for step in [*self._kept.values()]]
+        return len(sizes) > _MOST_GRAPHS or sum(sizes) > _MOST_BYTES
+
+    def stop_recording(self) -> None:
+        self.recording = False
+        for step in [*self._kept.values()]:
+            step.graph = None
 
 
 _STEPS: WeakKeyDictionary[FastTransformer, _Steps] = WeakKeyDictionary()  # copies of a model begin anew
@@ -318,7 +349,8 @@ class _GraphedDecoderState(DecoderState):
                 return step.graph()
             except Exception as error:  # of a recording, many kinds
                 why = _error_summary(error)
-            self._steps.recording = False
+            step.graph = None
+            self._steps.stop_recording()
             _warn("a search's steps", why)
             # And again: a step only adds to what is kept, and always in its place.
         return self._recorder.eagerly(step.compute)
