@@ -204,7 +204,18 @@ class TokenBatches:
 
 # %% book/12-text.ipynb · Few shapes for a CUDA graph · [text-bucket-lengths]
 def bucket_lengths(lengths: Iterable[int], n_buckets: int) -> list[int]:
-    """At most so many lengths, to which `lengths` are padded with the least padding."""
+    """The lengths to which sentences are padded with the least padding, if there are only so many.
+
+    Args:
+        lengths: Of all sentences.
+        n_buckets: The most lengths to choose.
+
+    Returns:
+        In rising order the lengths to pad to, of which the last is that of the longest sentence.
+
+    Raises:
+        TypeError, ValueError: `n_buckets` is not a whole number, or less than 1.
+    """
     check_size(n_buckets=n_buckets)
     counts = Counter(lengths)
     ends = sorted(counts)

@@ -144,8 +144,7 @@ def _warn(of: str, why: str) -> None:
 class UpdateGraphs:
     """Makes a run's updates as graphs, one for each shape that is met a third time.
 
-    Batches of few shapes are what `TokenBatches` makes that is given `lengths`. A warning says once why there
-    is no graph.
+    `TokenBatches` with `lengths` makes batches of few shapes. A warning says once why there is no graph.
 
     Args:
         updater: an `Updater` of batches that are pairs of token ids. Its loss may depend on nothing but
@@ -271,7 +270,7 @@ class _Step:
 
 
 class _Steps:
-    # Those of a model that are kept, the last used last. One that a search has is no other's meanwhile.
+    # A model's steps that wait for the next search, the last used last; a search takes its own out.
 
     def __init__(self) -> None:
         self.recording, self._kept = True, dict[Hashable, _Step]()
