@@ -167,16 +167,13 @@ TABLES = {
     ],
     "translation": [
         (translators, "model", [(None, TypeError, "Transformer, not NoneType")]),
-        (
-            translators,
-            "model",
-            [(make_model(SIZE, pad_id=5), ValueError, "(5, 2, 3), the vocabulary at (0, 2, 3)")],
-        ),
+        (translators, "model", [(make_model(SIZE, pad_id=5), ValueError, "(5, 2, 3), the vocabulary at")]),
         (partial(t.Translator, model=TRANSLATOR.model), "vocabulary", NO_VOCABULARY),
         (t.Translator.load, "path", [(None, TypeError, "str or Path, not NoneType")]),
         (partial(t.Translator.load, path="phrases"), "device", DEVICES),
-        (translate, "sentences", [([value], TypeError, "text must be a str, not ") for value in (1, None)]),
+        (translate, "sentences", [([value], TypeError, "[0] must be a str, not ") for value in (1, None)]),
         (TRANSLATOR.translate_tokenized, "sentences", [("o gato", TypeError, "strings, not one string")]),
+        (translate, "sentences", [(iter(["o"]), TypeError, "a list of strings, not list_iterator")]),
         (scores, "references", [("a", TypeError, "list or tuple"), ([], ValueError, "not 1 and 0")]),
     ],
     "recipes": [
@@ -185,6 +182,7 @@ TABLES = {
             for call in (t.train_recipe, t.train_translator)
         ),
         (partial(t.train_translator, recipe=t.RECIPES["phrases"]), "device", DEVICES),
+        (t.train_translator, "recipe", [(t.recipe_for([("a", "b")] * 2), ValueError, "pairs must be given")]),
         (recipe, "r_drop", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),
         (recipe, "bpe_dropout", [(1.0, ValueError, "[0, 1), but is 1.0")]),
         (recipe, "weight_decay", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),

@@ -175,12 +175,9 @@ def test_a_beam_of_one_is_greedy_search(seed, alpha):
 
 @settings(max_examples=12)
 @given(
-    seed=st.integers(0, 10**6),
-    vocab_size=st.integers(4, 5),
-    max_length=st.integers(1, 3),
-    alpha=st.floats(0, 2),
-    spare=st.integers(0, 15),
-)
+    seed=st.integers(0, 10**6), vocab_size=st.integers(4, 5), max_length=st.integers(1, 3),
+    alpha=st.floats(0, 2), spare=st.integers(0, 15),
+)  # fmt: skip
 def test_a_beam_that_drops_nothing_is_exhaustive_search(seed, vocab_size, max_length, alpha, spare):
     model = make_model(seed, vocab_size=vocab_size, n_layers=1)
     src = make_sources(seed, vocab_size, batch=1, length=3)
@@ -324,13 +321,9 @@ def plain_beam_search(model, src, beam_size, alpha, max_length) -> BeamResult:
 
 @settings(max_examples=12)
 @given(
-    seed=st.integers(0, 10**6),
-    vocab_size=st.integers(4, 9),
-    beam_size=st.integers(1, 12),
-    batch=st.integers(1, 6),
-    max_length=st.integers(1, 9),
-    ragged=st.booleans(),
-)
+    seed=st.integers(0, 10**6), vocab_size=st.integers(4, 9), beam_size=st.integers(1, 12),
+    batch=st.integers(1, 6), max_length=st.integers(1, 9), ragged=st.booleans(),
+)  # fmt: skip
 def test_beam_search_equals_the_plain_one(seed, vocab_size, beam_size, batch, max_length, ragged):
     model = make_model(seed, vocab_size=vocab_size)
     src = make_sources(seed, vocab_size, batch) if ragged else make_sources(seed, vocab_size, 1)

@@ -240,6 +240,9 @@ def test_atomic_file_replaces_all_or_nothing(tmp_path, before):
         part.write_text("new")
         assert not before or path.read_text() == before  # until the end
     assert [p.name for p in tmp_path.iterdir()] == ["file.txt"] and path.read_text() == "new"
+    for place, said in (("", "is a folder"), ("no/x", "there is no folder ")):
+        with pytest.raises(OSError, match=said), atomic_file(tmp_path / place):
+            pass
 
 
 def test_atomic_file_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):

@@ -223,16 +223,10 @@ def test_encoder_layer_equals_torchs_with_gradients(norm_first, activation, bias
 def test_decoder_layer_equals_torchs_with_gradients(norm_first, activation, bias):
     ours = make_decoder_layer(norm_first=norm_first, activation=activation, bias=bias)
     theirs = torch_twin(ours, nn.TransformerDecoderLayer, activation, bias)
-    inputs = {
-        "x": torch.randn(B, T, D, requires_grad=True),
-        "memory": torch.randn(B, S, D, requires_grad=True),
-    }
+    inputs = {name: torch.randn(B, n, D, requires_grad=True) for name, n in (("x", T), ("memory", S))}
     output = ours(**inputs, self_mask=causal_mask(T), memory_mask=SOURCE_MASK)
-    expected = theirs(
-        *inputs.values(),
-        tgt_mask=~causal_mask(T)[0, 0],
-        memory_key_padding_mask=~SOURCE_MASK[:, 0, 0],
-    )
+    future, padding = ~causal_mask(T)[0, 0], ~SOURCE_MASK[:, 0, 0]
+    expected = theirs(*inputs.values(), tgt_mask=future, memory_key_padding_mask=padding)
     assert close(output, expected)
     assert_same_gradients(ours, output, theirs, expected, inputs)
 

@@ -28,6 +28,7 @@ from transformer import (
     noam_rate,
     teacher_forced_loss,
 )
+from transformer.language.corpora import Pair
 from transformer.training import (
     adamw,
     as_epochs,
@@ -148,17 +149,15 @@ def test_evaluating_leaves_frozen_parts_frozen():
     assert not any(module.training for module in frozen.modules())
 
 
-def test_a_batch_is_a_tensor_or_a_tuple_of_tensors():
+def test_a_batch_moves_with_all_that_can_move():
     x, meta = torch.zeros(2), torch.device("meta")
     assert to_device(x, meta).is_meta
     named = to_device({"src": x, "sides": [x, x]}, meta)
     assert named["src"].is_meta and len(named["sides"]) == 2 and named["sides"][1].is_meta
     moved = to_device((x, x), meta)
     assert isinstance(moved, tuple) and len(moved) == 2 and all(part.is_meta for part in moved)
-    with refuses(TypeError, "batch[1] must be a Tensor, not str ('a')"):
-        to_device((x, "a"), meta)
-    with pytest.raises(TypeError, match="batch must be a tuple or list, not str"):
-        to_device("ab", meta)
+    pair = to_device(Pair(x, ("a", x)), meta)
+    assert pair.source.is_meta and pair.target[0] == "a" and pair.target[1].is_meta
 
 
 def test_evaluate_loss_counts_every_token_once():
@@ -296,7 +295,7 @@ def test_a_loss_that_is_no_sum_with_its_count_is_refused(result, kind):
         ({"schedule": 1e-3}, "schedule must be a Callable, not float (0.001)"),
         ({"evaluate": {}}, "evaluate must be a Callable or NoneType, not dict ({})"),
         ({"batches": lambda epoch: None}, "batches(0) must be an Iterable, not NoneType (None)"),
-        ({"batches": [("a", "b")]}, "batch[0] must be a Tensor, not str ('a')"),
+        ({"batches": [("a", "b")]}, "tgt must be a torch.long tensor, not str"),
     ],
 )
 def test_what_fit_and_trainer_cannot_use_is_named(changes, message):

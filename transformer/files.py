@@ -37,6 +37,10 @@ def refusing_damage(path: Path | str) -> Iterator[None]:
 def atomic_file(path: Path | str) -> Iterator[Path]:
     """An empty file to write to, which replaces `path` at the end in a single step, unless writing fails."""
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, and not a file to write")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} can't be written: there is no folder {path.parent}")
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with naming_errors(path):

@@ -141,14 +141,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 # %% book/07-training.ipynb · Evaluation · [evaluate-loss]
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch on a device: a tensor, tensors as a tuple, or a mapping of such."""
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+    """A batch on a device: what can move, alone or in mappings, tuples and lists (as tuples)."""
     if isinstance(batch, Mapping):
         return {name: to_device(part, device) for name, part in batch.items()}
-    check_type((tuple, list), batch=batch)
-    check_type(Tensor, **{f"batch[{index}]": part for index, part in enumerate(batch)})
-    return tuple(part.to(device, non_blocking=True) for part in batch)
+    if isinstance(batch, tuple | list):
+        parts = [to_device(part, device) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+    return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch
 
 
 # %% book/07-training.ipynb · Evaluation · [evaluate-loss-code]

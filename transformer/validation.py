@@ -38,7 +38,7 @@ def check_config(config: Any) -> None:
         raise ValueError(f"pad_id and eos_id must differ, but both are {config.eos_id}")
 
 
-def check_type(kind: Any, **values: Any) -> None:
+def check_type(kind: Any, /, **values: Any) -> None:
     """Refuse values not of a class, or of one among several (`TypeError`); a `bool` is no `int` here."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     for name, value in values.items():

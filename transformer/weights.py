@@ -199,7 +199,7 @@ def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
         if not parameter_owners(model).items() >= owners.items():
             raise ValueError("its parameters are not shared as configured")
         table = plain.positions.table
-        y = model.positions.table.to(table)  # perhaps from half
+        y = getattr(model.positions, "table", table[:0]).to(table)  # perhaps from half
         if "positions.table" not in besides and not (y.shape == table.shape and y.allclose(table, atol=0.01)):
             raise ValueError("positions.table is not as it makes it")
     except ValueError as error:

@@ -52,7 +52,7 @@ from transformer import (
     sinusoidal_encoding,
 )
 from transformer.commands.recipes import Schedule
-from transformer.language.corpora import tokenize
+from transformer.language.corpora import CORPORA, tokenize
 from transformer.modern.parts import rotary_table, rotate
 from transformer.training import load_record
 
@@ -326,7 +326,7 @@ def test_bleu_in_the_page_is_the_package_s():
     exact = 0
     for (ours, theirs), found in zip(texts, in_node_as("bleu", program, pairs=pairs), strict=True):
         assert found["smoothed"] == pytest.approx(library.corpus_score([ours], [[theirs]]).score, abs=1e-9)
-        rounded = corpus_scores([ours], [theirs])["BLEU-tok"]["score"]
+        rounded = corpus_scores([ours], [theirs], preparation=CORPORA)["BLEU-tok"]["score"]
         assert found["smoothed"] == pytest.approx(rounded, abs=0.00501), (ours, theirs)
         if found["score"]:
             exact += 1

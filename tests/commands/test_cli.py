@@ -28,7 +28,7 @@ from transformer.commands.main import parser
 from transformer.commands.recipes import changed, parsed, read_recipe, settings
 from transformer.commands.train import check_same_run, requested
 from transformer.files import write_record
-from transformer.language.corpora import Pair, Translation
+from transformer.language.corpora import CORPORA, Pair, Translation
 from transformer.language.translator import Search
 from transformer.runs.folder import RunFolder
 from transformer.runs.loop import load_checkpoint
@@ -253,6 +253,12 @@ def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path,
     assert main(["evaluate", "--model", model, *files]) == 0
     assert capsys.readouterr().out.count("case:mixed") == 3
     assert main(["info", "--model", model]) == 0
+    assert main(["translate", "--model", str(tmp_path / "run"), "1 Jan 1900"]) == 2
+    assert capsys.readouterr().err.endswith(f"; {model} is one\n")
+    same = ["--dev-source", files[1], "--dev-target", files[3], "--max-minutes", "0"]
+    assert main([*texts, *same, "--directory", str(tmp_path / "same")]) == 0
+    said = "100 pairs to train on, 100 to judge by, 100 of which are trained on as well"
+    assert said in capsys.readouterr().out
     data = read_recipe(tmp_path / "run" / "config.json").data
     assert data.languages == "en zxx" and data.preparation == "as it is"
 
@@ -262,14 +268,16 @@ def test_a_run_on_own_files_goes_on_and_ends_as_in_one(texts, tmp_path, capsys):
     assert main([*texts, "--max-minutes", "0"]) == 0
     assert "the same command goes on from there" in capsys.readouterr().out
     assert Translator.load(tmp_path / "run" / "translator").translate([""]) == [""]
-    assert main(texts) == 0
+    assert main([*texts, "--max-minutes", "inf"]) == 0
     assert "going on from step 1 of 4" in capsys.readouterr().out
     whole = [str(tmp_path / "whole") if word == str(tmp_path / "run") else word for word in texts]
     assert main(whole) == 0
     weights = [tmp_path / name / "translator" / "model.safetensors" for name in ("run", "whole")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    assert main([*texts, "--set", "steps=5"]) == 0
-    assert "going on from step 4 of 5" in capsys.readouterr().out
+    place = texts.index("warmup_steps=2")  # which the run keeps, also where it isn't said again
+    assert main([*texts[: place - 1], *texts[place + 1 :], "--set", "steps=5"]) == 0
+    said = capsys.readouterr().out
+    assert "going on from step 4 of 5" in said and "5 updates with a warm-up of 2" in said
 
 
 @pytest.mark.slow
@@ -514,7 +522,7 @@ def short(monkeypatch):
 
 def lines(pairs, search=Search(1), n_bootstrap=0):
     written = Translator.load("phrases").translate_tokenized([pair.source for pair in pairs], search)
-    scores = corpus_scores(written, [pair.target for pair in pairs], n_bootstrap)
+    scores = corpus_scores(written, [pair.target for pair in pairs], n_bootstrap, CORPORA)
     return [score["line"] for score in scores.values()]
 
 

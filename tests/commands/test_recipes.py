@@ -444,7 +444,7 @@ def test_record_takes_the_search_from_the_development_split_to_the_test_split(re
     test = corpus("", "test")
     references = [pair.target for pair in test]
     written = translator.translate_tokenized([pair.source for pair in test], best)
-    assert kept["scores"]["test"]["tuned"] == corpus_scores(written, references, 1000)
+    assert kept["scores"]["test"]["tuned"] == corpus_scores(written, references, 1000, CORPORA)
     assert {"greedy", "beam 4"} < kept["scores"]["test, unseen"].keys()
     pairs = {split: measured["pairs"] for split, measured in kept["scores"].items()}
     assert pairs == {"dev": 2, "test": 2, "test, unseen": 1}

@@ -71,7 +71,8 @@ def test_a_hub_that_does_not_answer_is_said_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     assert main(["translate", "--model", "someone/phrases", "a"]) == 2
     said = capsys.readouterr().err
-    assert said == "error: someone/phrases on the Hugging Face hub: no copy and no network\n"
+    where = "no folder someone/phrases is here, and on the Hugging Face hub"
+    assert said == f"error: {where}: no copy and no network\n"
 
 
 def test_without_the_library_its_extra_is_named(monkeypatch):

@@ -84,8 +84,8 @@ def test_bleu_cuts_where_the_script_of_the_references_does(tokenization, referen
 def test_bootstrap_gives_the_interval_that_sacrebleu_gives():
     from sacrebleu.metrics import BLEU
 
-    scores = corpus_scores(HYPOTHESES, REFERENCES, n_bootstrap=200)
-    for name, score in corpus_scores(HYPOTHESES, REFERENCES).items():
+    scores = corpus_scores(HYPOTHESES, REFERENCES, 200, CORPORA)
+    for name, score in corpus_scores(HYPOTHESES, REFERENCES, preparation=CORPORA).items():
         assert scores[name]["score"] == score["score"]
         assert scores[name]["margin"] > 0
         assert abs(scores[name]["mean"] - score["score"]) < scores[name]["margin"]
@@ -94,6 +94,11 @@ def test_bootstrap_gives_the_interval_that_sacrebleu_gives():
     measured = scores["BLEU-tok"]
     assert f"(μ = {measured['mean']:.2f} ± {measured['margin']:.2f})" in found.format()
     assert "bs:200" in measured["signature"] and measured["signature"] in measured["line"]
+
+
+def test_case_counts_where_the_preparation_keeps_it():
+    for changes, score in (({}, 0), ({"preparation": CORPORA}, 100)):
+        assert corpus_scores(["The Cat"], ["the cat"], **changes)["exact"]["score"] == score
 
 
 def searches_of(grid):

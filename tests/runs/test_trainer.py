@@ -12,6 +12,7 @@ from helpers import run_batches as make_batches
 from helpers import run_model as make_model
 from helpers import run_rate as rate
 from torch import nn
+from torch.utils.data import DataLoader, RandomSampler
 
 import transformer.runs.loop
 from transformer import Trainer, TrainingConfig, accelerate, evaluate_loss, fit, teacher_forced_loss
@@ -98,7 +99,7 @@ LINES = [torch.randint(4, 9, (6,), generator=torch.Generator().manual_seed(n)) f
 def loader(**options):
     """A stranger's: sentences of one length, shuffled by torch's own generator."""
     pairs = [(ids, nn.functional.pad(ids, (1, 0), value=2)) for ids in LINES]
-    return torch.utils.data.DataLoader(pairs, batch_size=3, shuffle=True, **options)
+    return DataLoader(pairs, batch_size=3, shuffle=True, **options)
 
 
 @pytest.mark.slow
@@ -124,24 +125,27 @@ def test_a_loader_that_shuffles_gives_the_same_batches_when_the_run_is_resumed(t
     assert not same_state(whole, make_trainer(batches=loader(), seed=1).fit())
 
 
+OWN_GENERATOR = "batches must not have a generator of its own, whose state no checkpoint knows"
+SAMPLER = RandomSampler(LINES, generator=torch.Generator())
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
         ({"batches": iter([])}, TypeError, "batches must be a Callable .*, or an iterable for every epoch"),
-        (
-            {"batches": loader(generator=torch.Generator())},
-            ValueError,
-            "batches must not have a generator of its own, whose state no checkpoint knows",
-        ),
+        ({"batches": loader(generator=torch.Generator())}, ValueError, OWN_GENERATOR),
+        ({"batches": DataLoader(LINES, sampler=SAMPLER)}, ValueError, OWN_GENERATOR),
+        ({"evaluate": lambda model: {"loss": 1.0, "step": 9}}, ValueError, "must not name a metric 'step'"),
+        ({"evaluate": lambda model: {"loss": "a"}}, TypeError, "the metric loss must be an int or "),
         (
             {"loss": lambda model, batch: model(batch[0], batch[1][:, :-1]).mean()},
             TypeError,
             "loss must return two scalars, .* and not a mean alone, but returned a Tensor",
         ),
     ],
-    ids=["iterator", "generator", "mean"],
+    ids=["iterator", "generator", "sampler", "name", "number", "mean"],
 )
-def test_batches_and_losses_that_no_run_can_be_made_of_are_refused(tmp_path, changes, error, said):
+def test_batches_losses_and_metrics_that_no_run_can_be_made_of_are_refused(tmp_path, changes, error, said):
     with pytest.raises(error, match=said):
         make_trainer(tmp_path, **changes).fit()
 

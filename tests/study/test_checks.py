@@ -974,7 +974,7 @@ def headless():
     return training(9)
 
 def breaks():
-    raise RuntimeError("no such weights")
+    raise ValueError("no such weights")
 
 def leaves():
     raise SystemExit(0)
@@ -1014,7 +1014,7 @@ def test_the_command_examines_a_training(mine, capsys):
         ("{}:nowhere", "module mine_to_check has no function nowhere"),
         ("no_module_of_this_name:right", "No module named 'no_module_of_this_name'"),
         ("{}:nothing", "model must be a Module, not int"),
-        ("{}:breaks", "RuntimeError: no such weights (--debug shows where)"),
+        ("{}:breaks", "breaks raised ValueError: no such weights (--debug shows where)"),
         ("{}:leaves", "mine_to_check:leaves called exit(0), and left no model"),
     ],
 )

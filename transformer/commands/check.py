@@ -21,7 +21,10 @@ def run(options: argparse.Namespace) -> int:
         factory = getattr(importlib.import_module(module), name, None)
         if not callable(factory):
             raise ValueError(f"module {module} has no function {name}")
-        made = factory()
+        try:
+            made = factory()
+        except Exception as error:
+            raise RuntimeError(f"{options.factory} raised {type(error).__name__}: {error}") from error
     except SystemExit as error:  # not a status of this program
         raise ValueError(f"{options.factory} called exit({error.code!r}), and left no model") from error
     if not isinstance(made, dict):

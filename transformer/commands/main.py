@@ -94,12 +94,7 @@ def engine_option(add: Add) -> None:
 
 def named_translator(options: argparse.Namespace) -> AnyTranslator:
     """The translator of the options."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        translator = load_translator(options.model, options.device, options.engine, options.compute_type)
-    for warning in caught:
-        note(f"warning: {warning.message}")
-    return translator
+    return load_translator(options.model, options.device, options.engine, options.compute_type)
 
 
 def device_option(add: Add) -> None:
@@ -171,6 +166,7 @@ def run(commands: Sequence[ModuleType], arguments: list[str] | None = None) -> i
             program.print_help(sys.stderr)
             return 2
         keep_freed_memory()  # the process is this program's own
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {one_line(message)}\n"
         if getattr(options, "threads", None):
             torch.set_num_threads(options.threads)
         status = options.run(options) or 0

@@ -22,6 +22,7 @@ from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.distributed import rank_and_world_size
+from transformer.runs.folder import RunFolder
 from transformer.runs.trainer import StoppedRun, Trainer, TrainingConfig
 from transformer.training import best_device, check_device, cooldown, noam_rate, record_path
 from transformer.validation import check_number, check_rate, check_size, check_type, optional_import
@@ -173,6 +174,7 @@ def read_recipe(path: Path | str) -> Recipe:
 _TABLES = tomllib.loads(record_path("recipes.toml").read_text(encoding="utf8"))
 RECIPES = {name: _recipe_from(table) for name, table in _TABLES.items()}
 
+_OWN = "own texts"  # instead of a corpus
 _OWN_LIMITS = 1_000_000, 10_000_000  # words up to which the first size is taken, and the second
 _OWN_SIZES = (  # the layers, the highest rate, tokens in a batch
     (replace(RECIPES["phrases"].model, dropout=0.1), 3e-3, 1000),
@@ -203,7 +205,7 @@ def recipe_for(pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_I
     vocab_size = max(least, min(least + often // 2, 16_000))
     model, peak_rate, max_tokens = _OWN_SIZES[sum(words.total() > limit for limit in _OWN_LIMITS)]
     languages = " ".join(preparation.languages or ())
-    data = Translations("own texts", vocab_size, max_tokens, 0.0, preparation.name, languages)
+    data = Translations(_OWN, vocab_size, max_tokens, 0.0, preparation.name, languages)
     vocabulary = Vocabulary.train(texts, vocab_size)  # the texts are prepared
     encoded = encode_pairs(list(zip(texts[::2], texts[1::2])), vocabulary, data.longest)
     if not encoded:
@@ -218,7 +220,7 @@ def own_recipe(preparation: Preparation = AS_IT_IS, **files: Path | str) -> Reci
     it names together with their checksums; `OSError` if they are no corpus."""
     languages = " ".join(preparation.languages or ())
     named: dict[str, Any] = {name: str(path) for name, path in files.items()}
-    data = Translations("own texts", 1, preparation=preparation.name, languages=languages, **named)
+    data = Translations(_OWN, 1, preparation=preparation.name, languages=languages, **named)
     named["sha256"] = " ".join(map(file_sha256, data.files))
     try:
         return changed(recipe_for(data.read().train, preparation), **named)
@@ -255,6 +257,7 @@ def train_recipe(
     check_type(Recipe, recipe=recipe)
     if directory is not None:
         optional_import("safetensors")  # which saving needs, perhaps hours later
+        directory = directory if isinstance(directory, RunFolder) else RunFolder(directory, asdict(recipe))
     config, data = recipe.training, data or recipe.data.read()
     torch.manual_seed(config.seed)
     model = data.model(**asdict(recipe.model)).to(best_device() if device is None else device)
@@ -306,5 +309,7 @@ def train_translator(
     data: Any = recipe.data
     check_type(Translations, data=data)
     device = check_device(best_device() if device is None else device)
+    if pairs is None and data.corpus == _OWN and not data.source:
+        raise ValueError("pairs must be given, since the recipe is for texts of your own")
     own = None if pairs is None else ParallelData(data, *held_out(pairs, data.prepared))
     return train_recipe(recipe, directory, device, progress, max_minutes, own)

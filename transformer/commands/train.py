@@ -23,10 +23,10 @@ __all__ = ["HELP", "run", "add_options"]
 
 def run(options: argparse.Namespace) -> None:
     """Train, and leave the model, its record and its log in the run's folder."""
-    recipe = requested(options)
+    path, recipe = _folder(options), requested(options)
     if options.threads is None and recipe.model.d_model <= 128 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # for steps too short to be shared: threads that wait for others are slow
-    folder = RunFolder(options.directory or f"runs/{options.recipe or 'own'}", asdict(recipe))
+    folder = RunFolder(path, asdict(recipe))
     with process_group(options.device) as device:
         first = rank_and_world_size()[0] == 0
         with folder.locked() if first else nullcontext():
@@ -42,8 +42,13 @@ def run(options: argparse.Namespace) -> None:
         _leave_results(folder.path, recipe, data, result, trainer)
 
 
+def _folder(options: argparse.Namespace) -> Path:
+    return Path(options.directory or f"runs/{options.recipe or 'own'}")
+
+
 def requested(options: argparse.Namespace) -> Recipe:
     """The recipe that the options ask for: one of those below, or one for texts of your own."""
+    begun = _folder(options) / "config.json"
     if (options.recipe is None) == (options.source is None):
         raise ValueError("train needs one of two: the name of a recipe, or texts of your own (--source)")
     if options.recipe:
@@ -58,13 +63,17 @@ def requested(options: argparse.Namespace) -> Recipe:
     else:
         languages = tuple(options.languages) if options.languages else None
         preparation = Preparation(options.preparation or AS_IT_IS.name, languages)
+        if os.environ.get("RANK", "0") == "0":  # which torchrun sets
+            print(f"choosing sizes for {options.source} …", flush=True)  # a minute for 100,000 pairs
         recipe = own_recipe(preparation, **{name: getattr(options, name) or "" for name in FILES})
     changes = parsed(options.set)
     for name in changes.keys() & {*FILES, "sha256"}:
         raise ValueError(f"{name} cannot be set: it follows from the texts")
     if options.graphs and "n_shapes" in settings(recipe):
         changes = {"n_shapes": N_SHAPES} | changes
-    if "steps" in changes and "warmup_steps" not in changes:
+    if "warmup_steps" not in changes and begun.exists() and any(begun.parent.glob("checkpoint-*.pt")):
+        changes["warmup_steps"] = read_recipe(begun).schedule.warmup_steps  # of fewer updates, perhaps
+    elif "steps" in changes and "warmup_steps" not in changes:
         share = min(1, changed(recipe, **changes).training.steps / recipe.training.steps)
         changes["warmup_steps"] = max(1, round(share * recipe.schedule.warmup_steps))
     return changed(recipe, **changes)
@@ -82,7 +91,9 @@ def _begin(folder: RunFolder, recipe: Recipe, first: bool) -> Any:
         print(f"going on from step {int(checkpoints[-1].stem.rpartition('-')[2]):,} of {steps:,}")
     if isinstance(data, ParallelData) and (chosen := data.settings).files:
         train, dev = len(data.train), len(data.dev)
-        print(f"{train:,} pairs to train on, {dev:,} to judge by, none of which is trained on")
+        seen = len({*data.dev} & {*data.train}) if chosen.dev_source else 0  # held out, none is
+        which = f"{seen:,} of which are trained on as well" if seen else "none of which is trained on"
+        print(f"{train:,} pairs to train on, {dev:,} to judge by, {which}")
         print(f"texts: {chosen.prepared}; a vocabulary of up to {chosen.vocab_size:,} tokens")
         size = f"n_layers {model.n_layers}, d_model {model.d_model}, dropout {model.dropout}"
         print(f"{size}; batches of {chosen.max_tokens:,} tokens")
@@ -100,6 +111,8 @@ def check_same_run(folder: RunFolder, recipe: Recipe) -> None:
     More steps than before may be asked for, and texts may lie elsewhere: their checksums are compared.
     """
     config, begun = folder.path / "config.json", bool(folder.checkpoints())
+    if begun and not config.exists():
+        raise ValueError(f"{folder.path} holds a run that no recipe began: name another --directory")
     for name in () if begun else _WORK:
         if (folder.path / name).exists():
             message = f"{folder.path} holds {name}, but no checkpoint of a run to go on from"

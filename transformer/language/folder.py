@@ -49,7 +49,9 @@ def _checked_files(folder: Path) -> list[Path]:
     """The files of a translator; refuses, by name, one that is not as `write_translator` left it."""
     for name in (*_FILES, _SUMS):
         if not ((folder / name).exists() or _written(folder, name).exists()):
-            raise FileNotFoundError(f"{folder} is not a translator, as {name} is missing")
+            inner = folder / "translator"  # of a run
+            hint = f"; {inner} is one" if inner.is_dir() else ""
+            raise FileNotFoundError(f"{folder} is not a translator, as {name} is missing{hint}")
     noted, files = regular_file(folder / _SUMS).read_bytes().splitlines(keepends=True), []
     for name in _FILES:
         places = [path for path in (folder / name, _written(folder, name)) if path.exists()]
@@ -105,7 +107,7 @@ def pretrained_folder(name: Path | str, **download: Any) -> Path:
         return Path(hub.snapshot_download(name, allow_patterns=kinds, **download))
     except Exception as error:  # the library and those beneath it raise some fifty types of error
         message = str(error).strip() or type(error).__name__
-        raise OSError(f"{name} on the Hugging Face hub: {message}") from error
+        raise OSError(f"no folder {name} is here, and on the Hugging Face hub: {message}") from error
 
 
 _LARGEST_TABLE = 1 << 24  # numbers in the table of positions, which is computed, not stored

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from transformer.language.corpora import CORPORA, Preparation
+from transformer.language.corpora import AS_IT_IS, Preparation
 from transformer.validation import check_size, check_type, optional_import
 
 
@@ -21,15 +21,16 @@ def corpus_scores(
     hypotheses: Sequence[str],
     references: Sequence[str],
     n_bootstrap: int = 0,
-    preparation: Preparation = CORPORA,
+    preparation: Preparation = AS_IT_IS,
 ) -> dict[str, dict[str, Any]]:
-    """BLEU, chrF and exact match of prepared translations, each with the signature that says how.
+    """BLEU, chrF and exact match of translations, each with the signature that says how.
 
     Args:
         hypotheses: translations in the form that training showed.
         references: one reference translation for each, in the same form.
         n_bootstrap: how many corpora to draw from this one for a 95% interval; 0 or 1 for none.
-        preparation: what gave both sides their form. Case counts where it keeps case.
+        preparation: what gave both sides their form, such as the `CORPORA` of this book. Case counts
+            where it keeps case.
 
     Returns:
         for `"BLEU-tok"` (on the tokens as they are, where spaces separate any), `"BLEU-detok"`
@@ -41,7 +42,7 @@ def corpus_scores(
 
     Raises:
         TypeError, ValueError: they are not lists of strings, equally many and at least one; or
-            `n_bootstrap` is no whole number or negative.
+            another argument is of the wrong type, or negative.
 
     Source: Papineni et al. (2002); Post (2018); Popović (2015); Koehn (2004) for the interval.
     """
@@ -50,8 +51,9 @@ def corpus_scores(
         given = f"{len(hypotheses)} and {len(references)}"
         raise ValueError(f"hypotheses and references must be equally many and at least one, not {given}")
     check_size(minimum=0, n_bootstrap=n_bootstrap)
+    check_type(Preparation, preparation=preparation)
     metrics = optional_import("sacrebleu.metrics")
-    fold, restore = preparation.name != "as it is", preparation.restore
+    fold, restore = preparation.name != AS_IT_IS.name, preparation.restore
     typed = [restore(text) for text in hypotheses], [restore(text) for text in references]
     cut = _bleu_tokenization(typed[1])
     measured = {
@@ -99,6 +101,8 @@ def _measured(
 def _equal(
     hypotheses: Sequence[str], references: Sequence[str], n_bootstrap: int, fold: bool
 ) -> dict[str, Any]:
+    if fold:
+        hypotheses, references = ([text.lower() for text in side] for side in (hypotheses, references))
     n, right = len(references), sum(map(str.__eq__, hypotheses, references))
     share, signature = right / n, f"nrefs:1|case:{'lc' if fold else 'mixed'}"
     line = f"exact|{signature} = {100 * share:.1f} ({right:,} of {n:,})"

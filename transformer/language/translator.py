@@ -164,8 +164,10 @@ class AnyTranslator(ABC):
     def _searched(
         self, sentences: Sequence[str], search: Search, changes: dict[str, Any]
     ) -> list[tuple[Source, list[int]]]:
-        if isinstance(sentences, str):
-            raise TypeError("sentences must be a list of strings, not one string")
+        if isinstance(sentences, str) or not hasattr(sentences, "__len__"):
+            given = "one string" if isinstance(sentences, str) else type(sentences).__name__
+            raise TypeError(f"sentences must be a list of strings, not {given}")
+        check_type(str, **{f"sentences[{n}]": text for n, text in enumerate(sentences)})
         check_type(Search, search=search)
         sources = self.read(sentences)
         targets = self.engine([source.ids for source in sources], replace(search, **changes))
@@ -251,7 +253,8 @@ class Translator(AnyTranslator):
     def save(self, path: Path | str, dtype: torch.dtype = torch.float16) -> None:
         """Write weights, configuration, vocabulary and checksums into a folder, made if missing.
 
-        Cut off at any moment, it leaves the earlier translator or the new one; the next `save` tidies up.
+        Weights are rounded to `dtype`. Cut off at any moment, it leaves the earlier translator or the new
+        one; the next `save` tidies up.
 
         Raises:
             TypeError, ValueError: as in `save_model`; or the folder's `config.json` is not a translator's.

@@ -39,7 +39,9 @@ class BatchStream:
     batches: Callable[[int], Iterable[Any]]
 
     def __init__(self, batches: EpochBatches, accumulate: int = 1, seed: int = 0) -> None:
-        if isinstance(getattr(batches, "generator", None), torch.Generator):
+        sampler = getattr(getattr(batches, "batch_sampler", None), "sampler", None)
+        owners = batches, getattr(batches, "sampler", None), sampler
+        if any(isinstance(getattr(each, "generator", None), torch.Generator) for each in owners):
             message = "batches must not have a generator of its own, whose state no checkpoint knows"
             raise ValueError(f"{message}: leave it out, and the seed of the run decides")
         self.rank, self.world_size = rank_and_world_size()

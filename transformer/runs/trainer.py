@@ -5,12 +5,13 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformer.files import CheckpointError
 from transformer.model import Transformer
 from transformer.runs.distributed import all_gather, rank_and_world_size, summed_over_all
@@ -98,7 +99,8 @@ class Trainer:
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         config: the run's settings.
         directory: of log and checkpoints, a path or a `RunFolder` that may be locked already; or `None`.
-        evaluate: `evaluate(model)` returns metrics, without gradients; only the first process calls it.
+        evaluate: `evaluate(model)` returns metrics, without gradients; only the first process calls it. It
+            is tried once before the first update, since an error shouldn't come late.
         progress: whether to print a line with each entry of the log.
         graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`: faster where its batches are
             small and of few shapes. The loss must be that of a batch, whatever else has happened.
@@ -126,7 +128,10 @@ class Trainer:
         check_type(Callable, loss=loss, schedule=schedule)
         check_type((Callable, type(None)), evaluate=evaluate)
         if isinstance(original(model), Transformer):
-            plain_transformer(model, besides=_PUBLISHED)  # now, and not once it is trained and to be saved
+            try:  # now, and not once it is trained and to be saved
+                plain_transformer(model, besides=_PUBLISHED)
+            except TypeError as error:
+                warnings.warn(f"save_model and Translator will refuse it: {error}", stacklevel=2)
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
         self.loss: SummedLoss = loss
         self.config: TrainingConfig = config
@@ -163,9 +168,12 @@ class Trainer:
         Raises:
             StoppedRun: a signal asked the process to end.
             FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
-            ValueError: an epoch has no batch, or the metric to monitor is missing.
-            CheckpointError: no checkpoint is whole, or the newest whole one is of another model, data,
-                loss or setting (except `steps` and `keep`). Nothing in the directory has changed then.
+            TypeError, ValueError: an epoch has no batch, a metric has a name of the log's own or is no
+                number, or the one to monitor is missing.
+            CheckpointError: no checkpoint is whole, or the newest whole one is of another model or setting
+                (except `steps` and `keep`), or of another first batch, rate of update 1, 10 or 100, or
+                option of a loss that is a dataclass or `partial`; nothing else of loss, data and schedule
+                is compared. Nothing in the directory has changed then.
             BlockingIOError: another process is training in the directory.
         """
         stop = Stop(max_minutes)
@@ -204,6 +212,9 @@ class Trainer:
                     _save(self)
 
 
+_OWN_NAMES = ("step", "rate", "crc")  # by which a log is read
+
+
 class Scores:
     """Evaluates the model of a run by `evaluate`, and remembers the best score: that of the metric
     `monitor`, with the sign that makes more better; the update it was reached at; how many follow it."""
@@ -225,6 +236,10 @@ class Scores:
         if rank_and_world_size()[0] == 0:
             with updater.averaged(), evaluating(updater.model), autocast(updater.device, updater.precision):
                 check_type(Mapping, **{"evaluate(model)": (given := evaluate(updater.model))})
+                for metric, value in given.items():
+                    check_type((int, float, Tensor), **{f"the metric {metric}": value})
+                    if metric in _OWN_NAMES:
+                        raise ValueError(f"evaluate(model) must not name a metric {metric!r}: the log does")
                 measured = {metric: float(value) for metric, value in given.items()}
         metrics: dict[str, float] = all_gather(measured)[0]
         if name not in metrics:
@@ -271,8 +286,9 @@ class Stop:
     signals: list[int]
 
     def __init__(self, max_minutes: float | None = None) -> None:
-        check_number(max_minutes=0 if max_minutes is None else max_minutes)
-        self.deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+        minutes = math.inf if max_minutes is None else max_minutes
+        check_number(max_minutes=0 if minutes == math.inf else minutes)
+        self.deadline = time.monotonic() + 60 * minutes
         self.signals = []
 
     @contextmanager

@@ -63,7 +63,7 @@ class FastTransformer(Transformer):
         vars(self).update(vars(plan))
         given = parts_of(model)
         for name, part in self.named_modules():
-            # One dictionary for both: what is moved, cast or replaced in one is in the other, too.
+            # One dictionary for both: a parameter moved, cast or replaced in one is in the other, too.
             part._parameters, part._buffers = given[name]._parameters, given[name]._buffers
             part.training = given[name].training
             part.__class__ = _FASTER.get(type(part), type(part))
@@ -72,7 +72,8 @@ class FastTransformer(Transformer):
 def accelerate(model: Transformer) -> FastTransformer:
     """The same model by the fastest kernels that are known for this machine.
 
-    It has the same parameters and gives the same results up to rounding.
+    It has the same parameters and gives the same results up to rounding, but a training mode of its own: call
+    its own `eval`. A part of `model` that is replaced later stays as it was here.
 
     Args:
         model: a `Transformer` whose every part is as its configuration makes it, without hooks; the
