@@ -184,6 +184,6 @@ The folder of a run holds config.json (the recipe), log.jsonl (losses; curves.pn
 checkpoint-*.pt, best.pt, and the model: translator/, for translate --model, or model.safetensors of
 the toy; at the end, record.json. A run that was stopped, by Ctrl-C or --max-minutes, leaves the model
 that it has by then, and goes on when the same command is given again; steps may be raised then, but
-nothing else may change. Fewer steps than a recipe's have a shorter warm-up.
+nothing else may change. Fewer steps than a recipe's have a shorter warm-up, which a run keeps.
 
 With several GPUs: torchrun --nproc-per-node=N -m transformer train NAME"""

@@ -99,8 +99,8 @@ class Trainer:
         schedule: `schedule(step)` returns the learning rate of update `step`, counted from 1.
         config: the run's settings.
         directory: of log and checkpoints, a path or a `RunFolder` that may be locked already; or `None`.
-        evaluate: `evaluate(model)` returns metrics, without gradients; only the first process calls it. It
-            is tried once before the first update, since an error shouldn't come late.
+        evaluate: `evaluate(model)` returns metrics, without gradients; only the first process calls it, and
+            once more before the first update.
         progress: whether to print a line with each entry of the log.
         graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`: faster where its batches are
             small and of few shapes. The loss must be that of a batch, whatever else has happened.
@@ -127,11 +127,7 @@ class Trainer:
         check_type(TrainingConfig, config=config)
         check_type(Callable, loss=loss, schedule=schedule)
         check_type((Callable, type(None)), evaluate=evaluate)
-        if isinstance(original(model), Transformer):
-            try:  # now, and not once it is trained and to be saved
-                plain_transformer(model, besides=_PUBLISHED)
-            except TypeError as error:
-                warnings.warn(f"save_model and Translator will refuse it: {error}", stacklevel=2)
+        _warn_if_unsavable(model)
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
         self.loss: SummedLoss = loss
         self.config: TrainingConfig = config
@@ -168,12 +164,10 @@ class Trainer:
         Raises:
             StoppedRun: a signal asked the process to end.
             FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
-            TypeError, ValueError: an epoch has no batch, a metric has a name of the log's own or is no
-                number, or the one to monitor is missing.
-            CheckpointError: no checkpoint is whole, or the newest whole one is of another model or setting
-                (except `steps` and `keep`), or of another first batch, rate of update 1, 10 or 100, or
-                option of a loss that is a dataclass or `partial`; nothing else of loss, data and schedule
-                is compared. Nothing in the directory has changed then.
+            TypeError, ValueError: an epoch has no batch, or a metric a name or value that no log can hold.
+            CheckpointError: no checkpoint is whole, or the newest whole one has another model, setting (but
+                `steps` and `keep`), first batch, rate of update 1, 10 or 100, or option of a loss that is
+                a dataclass or `partial`; no more is compared. Nothing in the directory has changed then.
             BlockingIOError: another process is training in the directory.
         """
         stop = Stop(max_minutes)
@@ -210,6 +204,15 @@ class Trainer:
                     self.scores.measure(log.write)
                 if due or stopping:
                     _save(self)
+
+
+def _warn_if_unsavable(model: nn.Module) -> None:
+    # Now, and not once it is trained.
+    if isinstance(original(model), Transformer):
+        try:
+            plain_transformer(model, besides=_PUBLISHED)
+        except TypeError as error:
+            warnings.warn(f"save_model and Translator will refuse it: {error}", stacklevel=3)
 
 
 _OWN_NAMES = ("step", "rate", "crc")  # by which a log is read
