@@ -166,6 +166,7 @@ TABLES = {
         (drawn, "vocabulary", NO_VOCABULARY),
     ],
     "translation": [
+        (t.pad, "sequences", [(ids, TypeError, "whole numbers") for ids in ([], [[]], [[1.5]], [[True]])]),
         (translators, "model", [(None, TypeError, "Transformer, not NoneType")]),
         (translators, "model", [(make_model(SIZE, pad_id=5), ValueError, "(5, 2, 3), the vocabulary at")]),
         (partial(t.Translator, model=TRANSLATOR.model), "vocabulary", NO_VOCABULARY),

@@ -61,13 +61,18 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int = PAD_ID) -> Tensor:
         sequences: The sequences, of which one must hold an id.
         pad_id: What fills the rows up, after their last id.
 
+    Raises:
+        TypeError: there is no id, or one is no whole number.
+
     Example:
         >>> pad([[5, 6, 7], [8]]).tolist()
         [[5, 6, 7], [8, 0, 0]]
     """
+    ids = torch.tensor(list(chain.from_iterable(sequences)))
+    if ids.dtype != torch.long:  # without any, it isn't
+        raise TypeError(f"sequences must hold whole numbers, at least one, not {ids.dtype}")
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     rows = torch.full((len(sequences), int(lengths.max())), pad_id, dtype=torch.long)  # [B, L]
-    ids = torch.tensor(list(chain.from_iterable(sequences)))  # were its dtype given, 1.5 would become 1
     rows[torch.arange(rows.size(1)) < lengths[:, None]] = ids
     return rows
 
