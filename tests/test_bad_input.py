@@ -183,7 +183,7 @@ TABLES = {
             for call in (t.train_recipe, t.train_translator)
         ),
         (partial(t.train_translator, recipe=t.RECIPES["phrases"]), "device", DEVICES),
-        (t.train_translator, "recipe", [(t.recipe_for([("a", "b")] * 2), ValueError, "pairs must be given")]),
+        (t.train_recipe, "recipe", [(t.recipe_for([("a", "b")] * 2), ValueError, "pairs must be given")]),
         (recipe, "r_drop", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),
         (recipe, "bpe_dropout", [(1.0, ValueError, "[0, 1), but is 1.0")]),
         (recipe, "weight_decay", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),

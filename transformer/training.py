@@ -142,12 +142,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 # %% book/07-training.ipynb · Evaluation · [evaluate-loss]
 def to_device(batch: Any, device: torch.device) -> Any:
     """A batch on a device: what can move, alone or in mappings, tuples and lists (as tuples)."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):  # another library's
+        return batch.to(device)
     if isinstance(batch, Mapping):
         return {name: to_device(part, device) for name, part in batch.items()}
     if isinstance(batch, tuple | list):
         parts = [to_device(part, device) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
-    return batch.to(device, non_blocking=True) if hasattr(batch, "to") else batch
+        return batch._make(parts) if hasattr(batch, "_make") else tuple(parts)
+    return batch
 
 
 # %% book/07-training.ipynb · Evaluation · [evaluate-loss-code]

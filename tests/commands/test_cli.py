@@ -257,7 +257,7 @@ def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path,
     assert capsys.readouterr().err.endswith(f"; {model} is one\n")
     same = ["--dev-source", files[1], "--dev-target", files[3], "--max-minutes", "0"]
     assert main([*texts, *same, "--directory", str(tmp_path / "same")]) == 0
-    said = "100 pairs to train on, 100 to judge by, 100 of which are trained on as well"
+    said = "100 pairs to train on, 100 to judge by, 100 of them trained on as well"
     assert said in capsys.readouterr().out
     data = read_recipe(tmp_path / "run" / "config.json").data
     assert data.languages == "en zxx" and data.preparation == "as it is"
@@ -348,7 +348,7 @@ def test_texts_without_a_pair_to_learn_from_are_named(files, more, message, tmp_
 )
 def test_fewer_steps_have_a_shorter_warm_up_unless_it_is_said(changes, warmup):
     words = [word for change in changes.split() for word in ("--set", change)]
-    recipe = requested(parser(COMMANDS).parse_args(["train", "phrases", *words]))
+    recipe = requested(parser(COMMANDS).parse_args(["train", "phrases", "--directory", "none", *words]))
     assert recipe == changed(RECIPES["phrases"], **parsed(changes.split()) | {"warmup_steps": warmup})
 
 
@@ -356,7 +356,7 @@ def test_fewer_steps_have_a_shorter_warm_up_unless_it_is_said(changes, warmup):
     ("words", "n_shapes"), [("phrases", 16), ("phrases --set n_shapes=5", 5), ("toy", None)]
 )
 def test_updates_as_graphs_get_batches_of_few_shapes(words, n_shapes):
-    recipe = requested(parser(COMMANDS).parse_args(["train", *words.split(), "--graphs"]))
+    recipe = requested(parser(COMMANDS).parse_args(["train", *words.split(), "--graphs", "--directory", "x"]))
     assert settings(recipe).get("n_shapes") == n_shapes
 
 

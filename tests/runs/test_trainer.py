@@ -136,14 +136,13 @@ SAMPLER = RandomSampler(LINES, generator=torch.Generator())
         ({"batches": loader(generator=torch.Generator())}, ValueError, OWN_GENERATOR),
         ({"batches": DataLoader(LINES, sampler=SAMPLER)}, ValueError, OWN_GENERATOR),
         ({"evaluate": lambda model: {"loss": 1.0, "step": 9}}, ValueError, "must not name a metric 'step'"),
-        ({"evaluate": lambda model: {"loss": "a"}}, TypeError, "the metric loss must be an int or "),
-        (
-            {"loss": lambda model, batch: model(batch[0], batch[1][:, :-1]).mean()},
-            TypeError,
-            "loss must return two scalars, .* and not a mean alone, but returned a Tensor",
-        ),
+        ({"evaluate": lambda model: {"loss": 1.0, "rate": 9}}, ValueError, "must not name a metric 'rate'"),
+        ({"evaluate": lambda model: {"loss": 1.0, "crc": 9}}, ValueError, "must not name a metric 'crc'"),
+        ({"evaluate": lambda model: {"loss": 1.0, 2: 9}}, TypeError, "a metric's name must be a str"),
+        ({"evaluate": lambda model: {"loss": "a"}}, TypeError, "the metric loss must be a number, not 'a'"),
+        ({"loss": lambda model, batch: model(*batch).mean()}, TypeError, "two scalars, .* not a mean alone"),
     ],
-    ids=["iterator", "generator", "sampler", "name", "number", "mean"],
+    ids=["iterator", "generator", "sampler", "step", "rate", "crc", "name", "number", "mean"],
 )
 def test_batches_losses_and_metrics_that_no_run_can_be_made_of_are_refused(tmp_path, changes, error, said):
     with pytest.raises(error, match=said):

@@ -24,7 +24,8 @@ def run(options: argparse.Namespace) -> int:
         try:
             made = factory()
         except Exception as error:
-            raise RuntimeError(f"{options.factory} raised {type(error).__name__}: {error}") from error
+            said = f"{options.factory} raised {type(error).__name__}: {error} (--debug shows where)"
+            raise ValueError(said) from error
     except SystemExit as error:  # not a status of this program
         raise ValueError(f"{options.factory} called exit({error.code!r}), and left no model") from error
     if not isinstance(made, dict):

@@ -197,6 +197,12 @@ class ParallelData:
         texts = (text for pair in self.train for text in pair)
         return Vocabulary.train(texts, self.settings.vocab_size, preparation=self.settings.prepared)
 
+    @property
+    def n_seen(self) -> int:
+        """How many of the pairs to judge by are trained on as well."""
+        trained, judged = (_compared(pairs, self.settings.prepared) for pairs in (self.train, self.dev))
+        return sum(map({*trained}.__contains__, judged))
+
     @cached_property
     def dev_batches(self) -> TokenBatches:
         """The batches to judge by."""
@@ -355,6 +361,11 @@ def _follow_parent(number: int) -> None:
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
+def _compared(pairs: Sequence[Pair], preparation: Preparation) -> list[tuple[str, ...]]:
+    # As training shows them.
+    return [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
+
+
 def held_out(pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS) -> tuple[list[Pair], list[Pair]]:
     """Divide a corpus into pairs to train on and pairs to judge by, of which training shows none.
 
@@ -363,7 +374,7 @@ def held_out(pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS) -> tupl
     fifth.
     """
     pairs = as_pairs(pairs)
-    keys = [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
+    keys = _compared(pairs, preparation)
     firsts = {key: place for place, key in reversed([*enumerate(keys)])}
     if (n := len(firsts)) < 2:
         count = f"{n} (of {len(pairs):,})"

@@ -157,7 +157,7 @@ def run(commands: Sequence[ModuleType], arguments: list[str] | None = None) -> i
         arguments: the words of the command line; `None` for those of the process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    program, status = parser(commands), 0
+    program, status, format_ = parser(commands), 0, warnings.formatwarning
     try:
         if arguments and arguments[0].startswith("--") and arguments[0] not in ("--help", "--version"):
             raise ValueError(f"{arguments[0]} stands before the command, after which options follow")
@@ -166,7 +166,8 @@ def run(commands: Sequence[ModuleType], arguments: list[str] | None = None) -> i
             program.print_help(sys.stderr)
             return 2
         keep_freed_memory()  # the process is this program's own
-        warnings.formatwarning = lambda message, *_, **__: f"warning: {one_line(message)}\n"
+        if not options.debug:
+            warnings.formatwarning = lambda message, *_, **__: f"warning: {one_line(message)}\n"
         if getattr(options, "threads", None):
             torch.set_num_threads(options.threads)
         status = options.run(options) or 0
@@ -183,5 +184,6 @@ def run(commands: Sequence[ModuleType], arguments: list[str] | None = None) -> i
         kind = "" if foreseen and str(error) else f"{type(error).__name__}: "
         note(f"error: {kind}{one_line(error)}{' (--debug shows where)' if kind else ''}")
         status = 2
+    warnings.formatwarning = format_
     _drop_output()
     return status

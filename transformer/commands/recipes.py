@@ -22,7 +22,6 @@ from transformer.layers import LayerConfig
 from transformer.loss import r_drop_loss, teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.runs.distributed import rank_and_world_size
-from transformer.runs.folder import RunFolder
 from transformer.runs.trainer import StoppedRun, Trainer, TrainingConfig
 from transformer.training import best_device, check_device, cooldown, noam_rate, record_path
 from transformer.validation import check_number, check_rate, check_size, check_type, optional_import
@@ -257,7 +256,9 @@ def train_recipe(
     check_type(Recipe, recipe=recipe)
     if directory is not None:
         optional_import("safetensors")  # which saving needs, perhaps hours later
-        directory = directory if isinstance(directory, RunFolder) else RunFolder(directory, asdict(recipe))
+    own = recipe.data if data is None else None
+    if isinstance(own, Translations) and own.corpus == _OWN and not own.files:
+        raise ValueError("pairs must be given, since the recipe is for texts of your own")
     config, data = recipe.training, data or recipe.data.read()
     torch.manual_seed(config.seed)
     model = data.model(**asdict(recipe.model)).to(best_device() if device is None else device)
@@ -309,7 +310,5 @@ def train_translator(
     data: Any = recipe.data
     check_type(Translations, data=data)
     device = check_device(best_device() if device is None else device)
-    if pairs is None and data.corpus == _OWN and not data.source:
-        raise ValueError("pairs must be given, since the recipe is for texts of your own")
     own = None if pairs is None else ParallelData(data, *held_out(pairs, data.prepared))
     return train_recipe(recipe, directory, device, progress, max_minutes, own)

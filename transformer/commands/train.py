@@ -64,7 +64,7 @@ def requested(options: argparse.Namespace) -> Recipe:
         languages = tuple(options.languages) if options.languages else None
         preparation = Preparation(options.preparation or AS_IT_IS.name, languages)
         if os.environ.get("RANK", "0") == "0":  # which torchrun sets
-            print(f"choosing sizes for {options.source} …", flush=True)  # a minute for 100,000 pairs
+            print("choosing sizes for these texts", flush=True)  # a minute for 100,000 pairs
         recipe = own_recipe(preparation, **{name: getattr(options, name) or "" for name in FILES})
     changes = parsed(options.set)
     for name in changes.keys() & {*FILES, "sha256"}:
@@ -91,8 +91,8 @@ def _begin(folder: RunFolder, recipe: Recipe, first: bool) -> Any:
         print(f"going on from step {int(checkpoints[-1].stem.rpartition('-')[2]):,} of {steps:,}")
     if isinstance(data, ParallelData) and (chosen := data.settings).files:
         train, dev = len(data.train), len(data.dev)
-        seen = len({*data.dev} & {*data.train}) if chosen.dev_source else 0  # held out, none is
-        which = f"{seen:,} of which are trained on as well" if seen else "none of which is trained on"
+        seen = data.n_seen if chosen.dev_source else 0  # held out, none is
+        which = f"{seen:,} of them trained on as well" if seen else "none of which is trained on"
         print(f"{train:,} pairs to train on, {dev:,} to judge by, {which}")
         print(f"texts: {chosen.prepared}; a vocabulary of up to {chosen.vocab_size:,} tokens")
         size = f"n_layers {model.n_layers}, d_model {model.d_model}, dropout {model.dropout}"

@@ -50,7 +50,7 @@ def _checked_files(folder: Path) -> list[Path]:
     for name in (*_FILES, _SUMS):
         if not ((folder / name).exists() or _written(folder, name).exists()):
             inner = folder / "translator"  # of a run
-            hint = f"; {inner} is one" if inner.is_dir() else ""
+            hint = f"; {inner} is one" if (inner / _SUMS).exists() else ""
             raise FileNotFoundError(f"{folder} is not a translator, as {name} is missing{hint}")
     noted, files = regular_file(folder / _SUMS).read_bytes().splitlines(keepends=True), []
     for name in _FILES:

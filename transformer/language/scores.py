@@ -33,7 +33,7 @@ def corpus_scores(
             where it keeps case.
 
     Returns:
-        for `"BLEU-tok"` (on the tokens as they are, where spaces separate any), `"BLEU-detok"`
+        for `"BLEU-tok"` (on the tokens as they are, of a preparation that separates them), `"BLEU-detok"`
         (both sides as one types them, then sacreBLEU's own tokenization: `13a`, `zh` for Chinese, or
         `char` for other scripts without spaces between words), `"chrF2"` (as one types them) and
         `"exact"` (equal sentences) the `"score"` from 0 to 100, the `"signature"`, and sacreBLEU's

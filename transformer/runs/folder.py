@@ -156,7 +156,7 @@ class RunFolder:
                 damaged.append(str(error))
                 continue
             for damage in damaged:
-                warnings.warn(f"{damage}; going on from {path.name}", stacklevel=4)
+                warnings.warn(f"{damage}; going on from {path.name}", stacklevel=5)
             return path
         if damaged or any(path.exists() and path.stat().st_size for path in (self.best, self._log)):
             message = f"{self.path} holds a run, but no checkpoint of it is whole"

@@ -39,8 +39,8 @@ class BatchStream:
     batches: Callable[[int], Iterable[Any]]
 
     def __init__(self, batches: EpochBatches, accumulate: int = 1, seed: int = 0) -> None:
-        sampler = getattr(getattr(batches, "batch_sampler", None), "sampler", None)
-        owners = batches, getattr(batches, "sampler", None), sampler
+        group = getattr(batches, "batch_sampler", None)
+        owners = batches, getattr(batches, "sampler", None), group, getattr(group, "sampler", None)
         if any(isinstance(getattr(each, "generator", None), torch.Generator) for each in owners):
             message = "batches must not have a generator of its own, whose state no checkpoint knows"
             raise ValueError(f"{message}: leave it out, and the seed of the run decides")
@@ -74,8 +74,8 @@ class BatchStream:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A checksum of all tensors in the first batch of the first epoch, a nest of tuples, lists and
-        dictionaries; the rest is left out."""
+        """A checksum of all tensors in the first batch of the first epoch, a nest of tuples, lists,
+        dictionaries and objects; the rest is left out."""
         total, waiting = hashlib.sha256(), [next(self._epoch(0), None)]
         while waiting:
             part = waiting.pop()
@@ -84,6 +84,8 @@ class BatchStream:
                 total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
             elif isinstance(part, Mapping | list | tuple):
                 waiting += part.values() if isinstance(part, Mapping) else part
+            elif hasattr(part, "__dict__"):
+                waiting += vars(part).values()
         return total.hexdigest()[:16]
 
     def _epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -133,4 +135,4 @@ class RandomNumbers:
             set_random_state(states[self.rank], self.device)
         else:
             message = f"the checkpoint was written by {len(states)} processes, not {self.world_size}"
-            warnings.warn(f"{message}: dropout starts anew", stacklevel=4)
+            warnings.warn(f"{message}: dropout starts anew", stacklevel=5)

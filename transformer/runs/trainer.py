@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformer.files import CheckpointError
 from transformer.model import Transformer
 from transformer.runs.distributed import all_gather, rank_and_world_size, summed_over_all
@@ -164,10 +164,10 @@ class Trainer:
         Raises:
             StoppedRun: a signal asked the process to end.
             FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
-            TypeError, ValueError: an epoch has no batch, or a metric a name or value that no log can hold.
+            TypeError, ValueError: no batch in an epoch, or a metric that no log can hold, or none to monitor.
             CheckpointError: no checkpoint is whole, or the newest whole one has another model, setting (but
-                `steps` and `keep`), first batch, rate of update 1, 10 or 100, or option of a loss that is
-                a dataclass or `partial`; no more is compared. Nothing in the directory has changed then.
+                `steps` and `keep`), first batch, rate of update 1, 10 or 100 (for as many `steps`), or option
+                of a loss, a dataclass or `partial`. The directory is as it was then.
             BlockingIOError: another process is training in the directory.
         """
         stop = Stop(max_minutes)
@@ -209,13 +209,22 @@ class Trainer:
 def _warn_if_unsavable(model: nn.Module) -> None:
     # Now, and not once it is trained.
     if isinstance(original(model), Transformer):
+        published = _PUBLISHED if hasattr(getattr(model, "positions", None), "table") else ()
         try:
-            plain_transformer(model, besides=_PUBLISHED)
+            plain_transformer(model, besides=published)
         except TypeError as error:
             warnings.warn(f"save_model and Translator will refuse it: {error}", stacklevel=3)
 
 
-_OWN_NAMES = ("step", "rate", "crc")  # by which a log is read
+def _metric(name: Any, value: Any) -> tuple[str, float]:
+    # As a log can hold it.
+    check_type(str, **{"a metric's name": name})
+    if name in ("step", "rate", "crc"):  # by which a log is read
+        raise ValueError(f"evaluate(model) must not name a metric {name!r}: the log does")
+    try:
+        return name, float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise TypeError(f"the metric {name} must be a number, not {value!r:.60}") from None
 
 
 class Scores:
@@ -239,11 +248,7 @@ class Scores:
         if rank_and_world_size()[0] == 0:
             with updater.averaged(), evaluating(updater.model), autocast(updater.device, updater.precision):
                 check_type(Mapping, **{"evaluate(model)": (given := evaluate(updater.model))})
-                for metric, value in given.items():
-                    check_type((int, float, Tensor), **{f"the metric {metric}": value})
-                    if metric in _OWN_NAMES:
-                        raise ValueError(f"evaluate(model) must not name a metric {metric!r}: the log does")
-                measured = {metric: float(value) for metric, value in given.items()}
+                measured = dict(map(_metric, given, given.values()))
         metrics: dict[str, float] = all_gather(measured)[0]
         if name not in metrics:
             raise ValueError(f"monitor is {self.monitor!r}, but evaluate returned {sorted(metrics)}")
