@@ -74,8 +74,8 @@ class BatchStream:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A checksum of all tensors in the first batch of the first epoch, a nest of tuples, lists,
-        dictionaries and objects; the rest is left out."""
+        """A checksum of all tensors in the first batch of the first epoch, a nest of tuples, lists and
+        dictionaries, and objects' own; the rest is left out."""
         total, waiting = hashlib.sha256(), [next(self._epoch(0), None)]
         while waiting:
             part = waiting.pop()
@@ -84,8 +84,8 @@ class BatchStream:
                 total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
             elif isinstance(part, Mapping | list | tuple):
                 waiting += part.values() if isinstance(part, Mapping) else part
-            elif hasattr(part, "__dict__"):
-                waiting += vars(part).values()
+            elif hasattr(part, "__dict__"):  # its own tensors: it may refer to anything, itself included
+                waiting += [own for own in vars(part).values() if isinstance(own, Tensor)]
         return total.hexdigest()[:16]
 
     def _epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
