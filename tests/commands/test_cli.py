@@ -190,6 +190,7 @@ STRANGERS = {
     "a stranger's": ({"config.json": b'{"model_type": "marian"}'}, "config.json holds no recipe: "),
     "not even JSON": ({"config.json": b"mine"}, "config.json cannot be used"),
     "a translator's": (None, "holds model.safetensors, but no checkpoint of a run to go on from"),
+    "a run's": ({"checkpoint-00000001.pt": b"x", "run.lock": b""}, "holds a run that no recipe began"),
     "a picture": ({"curves.png": b"mine"}, "holds curves.png, but no checkpoint of a run"),
 }
 

@@ -12,7 +12,7 @@ from helpers import run_batches as make_batches
 from helpers import run_model as make_model
 from helpers import run_rate as rate
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 import transformer.runs.loop
 from transformer import Trainer, TrainingConfig, accelerate, evaluate_loss, fit, teacher_forced_loss
@@ -125,7 +125,7 @@ def test_a_loader_that_shuffles_gives_the_same_batches_when_the_run_is_resumed(t
     assert not same_state(whole, make_trainer(batches=loader(), seed=1).fit())
 
 
-OWN_GENERATOR = "batches must not have a generator of its own, whose state no checkpoint knows"
+STATEFUL = "batches must not have a generator of its own, whose state no checkpoint knows"
 SAMPLER = RandomSampler(LINES, generator=torch.Generator())
 
 
@@ -133,8 +133,9 @@ SAMPLER = RandomSampler(LINES, generator=torch.Generator())
     ("changes", "error", "said"),
     [
         ({"batches": iter([])}, TypeError, "batches must be a Callable .*, or an iterable for every epoch"),
-        ({"batches": loader(generator=torch.Generator())}, ValueError, OWN_GENERATOR),
-        ({"batches": DataLoader(LINES, sampler=SAMPLER)}, ValueError, OWN_GENERATOR),
+        ({"batches": loader(generator=torch.Generator())}, ValueError, STATEFUL),
+        ({"batches": DataLoader(LINES, None, sampler=SAMPLER)}, ValueError, STATEFUL),
+        ({"batches": DataLoader(LINES, batch_sampler=BatchSampler(SAMPLER, 3, False))}, ValueError, STATEFUL),
         ({"evaluate": lambda model: {"loss": 1.0, "step": 9}}, ValueError, "must not name a metric 'step'"),
         ({"evaluate": lambda model: {"loss": 1.0, "rate": 9}}, ValueError, "must not name a metric 'rate'"),
         ({"evaluate": lambda model: {"loss": 1.0, "crc": 9}}, ValueError, "must not name a metric 'crc'"),
@@ -142,7 +143,7 @@ SAMPLER = RandomSampler(LINES, generator=torch.Generator())
         ({"evaluate": lambda model: {"loss": "a"}}, TypeError, "the metric loss must be a number, not 'a'"),
         ({"loss": lambda model, batch: model(*batch).mean()}, TypeError, "two scalars, .* not a mean alone"),
     ],
-    ids=["iterator", "generator", "sampler", "step", "rate", "crc", "name", "number", "mean"],
+    ids=["iterator", "generator", "no batches", "sampler", "step", "rate", "crc", "name", "number", "mean"],
 )
 def test_batches_losses_and_metrics_that_no_run_can_be_made_of_are_refused(tmp_path, changes, error, said):
     with pytest.raises(error, match=said):
@@ -402,7 +403,7 @@ def test_patience_ends_a_run_and_outlives_an_interruption(tmp_path):
     def run():
         def evaluate(model):
             seen.append(trainer.step)
-            return {"score": scores[trainer.step]}
+            return {"score": scores[trainer.step], "kind": 1.0}
 
         settings = dict(steps=12, patience=3, evaluate_every=1, monitor="score")
         trainer = make_trainer(tmp_path, evaluate=evaluate, **settings)
