@@ -183,7 +183,7 @@ def test_a_refused_change_leaves_every_byte_and_the_first_command_goes_on(
         before = files_in(tmp_path)
     assert files_in(tmp_path) == before
     assert main(["train", "tiny", *folder]) == 0
-    assert "going on from step 4 of 4\n" in capsys.readouterr().out
+    assert "going on from step 4 of 4\n" in capsys.readouterr().err
 
 
 STRANGERS = {
@@ -270,15 +270,15 @@ def test_a_run_on_own_files_goes_on_and_ends_as_in_one(texts, tmp_path, capsys):
     assert "the same command goes on from there" in capsys.readouterr().out
     assert Translator.load(tmp_path / "run" / "translator").translate([""]) == [""]
     assert main([*texts, "--max-minutes", "inf"]) == 0
-    assert "going on from step 1 of 4" in capsys.readouterr().out
+    assert "going on from step 1 of 4" in capsys.readouterr().err
     whole = [str(tmp_path / "whole") if word == str(tmp_path / "run") else word for word in texts]
     assert main(whole) == 0
     weights = [tmp_path / name / "translator" / "model.safetensors" for name in ("run", "whole")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     place = texts.index("warmup_steps=2")  # which the run keeps, also where it isn't said again
     assert main([*texts[: place - 1], *texts[place + 1 :], "--set", "steps=5"]) == 0
-    said = capsys.readouterr().out
-    assert "going on from step 4 of 5" in said and "5 updates with a warm-up of 2" in said
+    out, err = capsys.readouterr()
+    assert "going on from step 4 of 5" in err and "5 updates with a warm-up of 2" in out
 
 
 @pytest.mark.slow
@@ -300,7 +300,7 @@ def test_texts_that_lie_elsewhere_are_the_same_texts(texts, tmp_path, capsys):
         (tmp_path / name).rename(tmp_path / "moved" / name)
     moved = [word.replace("/train.", "/moved/train.") for word in texts]
     assert main(moved) == 0
-    assert "going on from step 1 of 4" in capsys.readouterr().out
+    assert "going on from step 1 of 4" in capsys.readouterr().err
     data = read_recipe(tmp_path / "run" / "config.json").data
     assert data.files == [str(tmp_path / "moved" / name) for name in ("train.words", "train.iso")]
 
@@ -460,8 +460,8 @@ def test_a_run_that_is_stopped_leaves_a_translator_and_says_how_to_go_on(tmp_pat
     assert stopped[2] == f"can be used already: {usable}; to go on: {again}"
     assert len(Translator.load(usable).translate(["gosto disto .", "a casa é velha ."])) == 2
     assert main([*shlex.split(again)[3:], "--max-minutes", "0"]) == 0
-    step = int(stopped[1].replace(",", ""))
-    assert f"going on from step {step:,} of 100,000\n" in (out := capsys.readouterr().out)
+    step, (out, err) = int(stopped[1].replace(",", "")), capsys.readouterr()
+    assert f"going on from step {step:,} of 100,000\n" in err
     assert f"time is over at step {step + 1:,}; the same command" in out
 
 

@@ -80,15 +80,13 @@ def requested(options: argparse.Namespace) -> Recipe:
 
 
 def _begin(folder: RunFolder, recipe: Recipe, first: bool) -> Any:
-    # Refuse another run's folder, and read the data; the first process says where the run stands, how long
-    # it is, and what was chosen for texts of somebody's own.
+    # Refuse another run's folder, and read the data; the first process says how long the run is, and what
+    # was chosen for texts of somebody's own.
     check_same_run(folder, recipe)
     data: Any = recipe.data.read()
     if not first:
         return data
     steps, schedule, model = recipe.training.steps, recipe.schedule, recipe.model
-    if checkpoints := folder.checkpoints():
-        print(f"going on from step {int(checkpoints[-1].stem.rpartition('-')[2]):,} of {steps:,}")
     if isinstance(data, ParallelData) and (chosen := data.settings).files:
         train, dev = len(data.train), len(data.dev)
         seen = data.n_seen if chosen.dev_source else 0  # held out, none is

@@ -216,6 +216,8 @@ class RunLog:
             self.history[:] = [entry for entry in entries if entry["step"] <= self.updater.step]
             if self.first:
                 self.folder.write_log(self.history)
+            if self.updater.step:
+                self.say(f"going on from step {self.updater.step:,} of {self.total_steps:,}")
 
     def add(self, numbers: tuple[Tensor, ...], seconds: float) -> None:
         """Add to the line what the last update returned, and how long it took."""
