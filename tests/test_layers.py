@@ -148,6 +148,8 @@ def test_feed_forward_equals_torchs_modules_with_gradients(activation, bias):
     mine = gradients(ours(x), {"x": x} | dict(ours.named_parameters()))
     wanted = gradients(theirs(x), {"x": x} | dict(theirs.named_parameters()))
     assert all(close(a, b) for a, b in zip(mine.values(), wanted.values(), strict=True))
+    with pytest.raises(ValueError, match=r"^activation must be one of \['relu', .*, not 'tanh'$"):
+        FeedForward(D, D_FF, activation="tanh")
 
 
 def test_feed_forward_drops_behind_the_activation():

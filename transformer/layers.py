@@ -76,6 +76,9 @@ class FeedForward(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
+        known = [*ACTIVATIONS]
+        if activation not in known:
+            raise ValueError(f"activation must be one of {known}, not {activation!r}")
         self.activation = activation
         self.w_1 = nn.Linear(d_model, d_ff, bias)
         self.w_2 = nn.Linear(d_ff, d_model, bias)
