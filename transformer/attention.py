@@ -121,8 +121,6 @@ class KeyValueCache:
     gradients.
     """
 
-    length: int
-
     def __init__(self) -> None:
         self.length = 0
         self._grown: dict[nn.Module, tuple[Tensor, int]] = {}  # [2, B, H, room, d_k] and its length
@@ -172,12 +170,12 @@ class MultiHeadAttention(nn.Module):
         if n_heads < 1 or d_model % n_heads:
             numbers = f"{n_heads} does not divide {d_model}"
             raise ValueError(f"n_heads must divide d_model, but {numbers}")
-        self.n_heads: int = n_heads
-        self.dropout: float = dropout
-        self.w_q: nn.Linear = nn.Linear(d_model, d_model, bias)
-        self.w_k: nn.Linear = nn.Linear(kdim or d_model, d_model, bias)
-        self.w_v: nn.Linear = nn.Linear(vdim or d_model, d_model, bias)
-        self.w_o: nn.Linear = nn.Linear(d_model, d_model, bias)
+        self.n_heads = n_heads
+        self.dropout = dropout
+        self.w_q = nn.Linear(d_model, d_model, bias)
+        self.w_k = nn.Linear(kdim or d_model, d_model, bias)
+        self.w_v = nn.Linear(vdim or d_model, d_model, bias)
+        self.w_o = nn.Linear(d_model, d_model, bias)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None,

@@ -41,11 +41,11 @@ class DecoderState:
     look_every: int = 1  # on a GPU, looking is waiting
 
     def __init__(self, model: Transformer, src: Tensor, beam_size: int = 1) -> None:
-        self.model: Transformer = model
-        self.cache: KeyValueCache = KeyValueCache()
+        self.model = model
+        self.cache = KeyValueCache()
         memory, mask = model.encode(src), model.src_mask(src)
-        self.memory: Tensor = memory.repeat_interleave(beam_size, dim=0)
-        self.mask: Tensor = mask.repeat_interleave(beam_size, dim=0)
+        self.memory = memory.repeat_interleave(beam_size, dim=0)
+        self.mask = mask.repeat_interleave(beam_size, dim=0)
 
     def step(self, last: Tensor) -> Tensor:
         """Read `last` `[N]`, a token in every row; return the next logits `[N, V]`."""

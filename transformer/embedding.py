@@ -27,10 +27,6 @@ class TokenEmbedding(nn.Module):
     Source: Vaswani et al. (2017), section 3.4. Rows start as N(0, 1/d_model).
     """
 
-    d_model: int
-    pad_id: int | None
-    weight: nn.Parameter
-
     def __init__(
         self, vocab_size: int, d_model: int, pad_id: int | None = None
     ) -> None:
@@ -82,8 +78,6 @@ class PositionalEncoding(nn.Module):
 
     Source: Vaswani et al. (2017), sections 3.5 and 5.4.
     """
-
-    dropout: nn.Dropout
 
     table: Tensor  # [max_length, d_model]
 

@@ -30,11 +30,6 @@ class LayerNorm(nn.Module):
     Source: Ba et al. (2016), section 3.
     """
 
-    d_model: int
-    eps: float
-    weight: nn.Parameter
-    bias: nn.Parameter | None
-
     def __init__(self, d_model: int, eps: float = 1e-5, bias: bool = True) -> None:
         super().__init__()
         self.d_model, self.eps = d_model, eps
@@ -66,10 +61,6 @@ class FeedForward(nn.Module):
 
     Source: Vaswani et al. (2017), equation 2.
     """
-
-    w_1: nn.Linear
-    w_2: nn.Linear
-    dropout: nn.Dropout
 
     def __init__(
         self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu",
@@ -122,10 +113,6 @@ class Residual(nn.Module):
     Source: Vaswani et al. (2017), sections 3.1, 5.4; pre-norm: Xiong et al. (2020).
     """
 
-    norm_first: bool
-    norm: LayerNorm
-    dropout: nn.Dropout
-
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
         self.norm_first = config.norm_first
@@ -160,11 +147,6 @@ class EncoderLayer(nn.Module):
     Source: Vaswani et al. (2017), section 3.1.
     """
 
-    self_attention: MultiHeadAttention
-    feed_forward: FeedForward
-    self_residual: Residual
-    feed_residual: Residual
-
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()
         self.self_attention = _attention(config)
@@ -187,13 +169,6 @@ class DecoderLayer(nn.Module):
 
     Source: Vaswani et al. (2017), section 3.1.
     """
-
-    self_attention: MultiHeadAttention
-    cross_attention: MultiHeadAttention
-    feed_forward: FeedForward
-    self_residual: Residual
-    cross_residual: Residual
-    feed_residual: Residual
 
     def __init__(self, config: LayerConfig) -> None:
         super().__init__()

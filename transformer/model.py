@@ -77,9 +77,6 @@ class TransformerConfig(LayerConfig):
 class Encoder(nn.Module):
     """A stack of encoder layers, with a norm on top where `config.has_final_norm`."""
 
-    layers: nn.ModuleList
-    norm: nn.Module
-
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         depth, _ = config.depths
@@ -96,9 +93,6 @@ class Encoder(nn.Module):
 # %% book/05-model.ipynb · Two stacks · [decoder-stack]
 class Decoder(nn.Module):
     """A stack of decoder layers, with a norm on top where `config.has_final_norm`."""
-
-    layers: nn.ModuleList
-    norm: nn.Module
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -166,11 +160,6 @@ class Transformer(nn.Module):
     Source: Vaswani et al. (2017), figure 1.
     """
 
-    src_embedding: TokenEmbedding
-    tgt_embedding: TokenEmbedding
-    output: nn.Linear
-    positions: PositionalEncoding
-
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         check_type(TransformerConfig, config=config)
@@ -181,8 +170,8 @@ class Transformer(nn.Module):
             self.tgt_embedding = TokenEmbedding(c.tgt_vocab_size, c.d_model, c.pad_id)
             self.output = nn.Linear(c.d_model, c.tgt_vocab_size, bias=False)
         self.positions = PositionalEncoding(c.d_model, c.dropout, c.max_length)
-        self.encoder: Encoder = Encoder(config)
-        self.decoder: Decoder = Decoder(config)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
         self.apply(initialize)
         if c.tie_embeddings:
             self.tgt_embedding.weight = self.src_embedding.weight

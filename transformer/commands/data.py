@@ -299,10 +299,7 @@ class PrefetchedEpochs:
             depends on the epoch alone, and needs no GPU.
     """
 
-    prepare: Callable[[int], Callable[[int], Iterable[Any]]]
-    _coming: Iterator[Any]
-    _epoch: int
-    _prepared: Callable[[int], Iterable[Any]]
+    _epoch: int  # whose batches were asked for last
 
     def __init__(self, prepare: Callable[[int], Callable[[int], Iterable[Any]]]) -> None:
         self.prepare = prepare

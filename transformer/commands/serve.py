@@ -54,12 +54,9 @@ class Batcher:
         translate: gives the translations of some sentences; it runs in another thread.
     """
 
-    translate: Callable[[list[str]], list[Any]]
-    waiting: int  # characters, those in work included
-
     def __init__(self, translate: Callable[[list[str]], list[Any]]) -> None:
         self.translate = translate
-        self.waiting = 0
+        self.waiting = 0  # characters, those in work included
         self._queue: asyncio.Queue[tuple[list[str], int, asyncio.Future[Any]]] = asyncio.Queue()
         self._worker: asyncio.Task[None] | None = None
 

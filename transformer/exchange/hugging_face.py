@@ -36,7 +36,7 @@ class ForeignFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path: Path = Path(path)
+        self.path = Path(path)
         self.listed: set[str] = {entry.name for entry in self.path.iterdir()}
         self.settings: dict[str, Any] = self.record("config.json")
         self.search: dict[str, Any] = dict(self.settings)  # older folders say it all in one file

@@ -20,7 +20,7 @@ from transformer.language.translator import AnyTranslator, Search, Source, Trans
 from transformer.language.vocabulary import UNK_ID
 from transformer.layers import DecoderLayer, LayerNorm
 from transformer.model import Decoder, Encoder, Transformer, TransformerConfig
-from transformer.modern.language_model import LanguageModel, generate, most_probable
+from transformer.modern.language_model import generate, most_probable
 from transformer.speed.fast import accelerated
 from transformer.training import best_device, check_device
 from transformer.validation import check_choice, check_index, check_type, optional_import
@@ -190,10 +190,6 @@ class Constrained(nn.Module):
         first: the token.
     """
 
-    model: Any
-    config: Any
-    first: int
-
     def __init__(self, model: Any, first: int) -> None:
         super().__init__()
         check_index(model.config.tgt_vocab_size, first=first)
@@ -246,8 +242,6 @@ class MarianTranslator(AnyTranslator):
         ValueError: there is no such device.
         ImportError: transformers or sentencepiece is not installed.
     """
-
-    _tokenizer: Any
 
     def __init__(self, folder: str | Path, device: torch.device | str | None = None) -> None:
         opened = self._opened(folder, device, from_marian)
@@ -392,8 +386,6 @@ class Speaker:
             not fit the model.
         ImportError: safetensors or tokenizers is not installed.
     """
-
-    model: LanguageModel
 
     def __init__(self, folder: str | Path) -> None:
         opened = ForeignFolder(folder)

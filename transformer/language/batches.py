@@ -160,12 +160,6 @@ class TokenBatches:
         [((2, 2), (2, 3))]
     """
 
-    pairs: Sequence[_Encoded]
-    seed: int
-    shuffle: bool
-    max_tokens: int
-    lengths: list[int] | None
-
     def __init__(
         self, pairs: Sequence[_Encoded], max_tokens: int, seed: int = 0, shuffle: bool = True,
         lengths: Iterable[int] | None = None,
@@ -303,9 +297,6 @@ class BPEDropout:
     Source:
         Provilkov et al. (2020), algorithm 1.
     """
-
-    dropout: float
-    seed: int
 
     def __init__(
         self,

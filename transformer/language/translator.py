@@ -217,8 +217,6 @@ class Translator(AnyTranslator):
         ['the girl likes the black cat.']
     """
 
-    vocabulary: Vocabulary
-
     def __init__(self, model: Transformer, vocabulary: Vocabulary) -> None:
         check_type(Transformer, model=(model := original(model)))
         check_type(Vocabulary, vocabulary=vocabulary)

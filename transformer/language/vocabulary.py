@@ -131,12 +131,6 @@ class Vocabulary:
         ['▁a', '▁gat', 'a']
     """
 
-    pieces: list[str]
-    merges: list[tuple[str, str]]
-    preparation: Preparation
-    tokenizer: Any
-    characters: frozenset[str]
-
     def __init__(
         self,
         pieces: Sequence[str],

@@ -121,16 +121,6 @@ class GroupedQueryAttention(nn.Module):
     Source: Ainslie et al. (2023), section 2.2; with one shared head, Shazeer (2019), section 3.
     """
 
-    d_k: int
-    uses_alibi: bool
-    group: int
-    w_q: nn.Linear
-    w_k: nn.Linear
-    w_v: nn.Linear
-    w_o: nn.Linear
-    q_norm: nn.Module
-    k_norm: nn.Module
-
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.d_k, self.uses_alibi = config.d_k, config.positions == "alibi"
@@ -199,11 +189,6 @@ class LanguageModelLayer(nn.Module):
         config: sizes and choices.
     """
 
-    attention_norm: RMSNorm
-    attention: GroupedQueryAttention
-    feed_norm: RMSNorm
-    feed_forward: nn.Module
-
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.d_model, config.norm_eps)
@@ -234,12 +219,6 @@ class LanguageModel(nn.Module):
         >>> model(torch.tensor([[5, 7, 3]])).shape
         torch.Size([1, 3, 20])
     """
-
-    config: LanguageModelConfig
-    embedding: nn.Embedding
-    layers: nn.ModuleList
-    norm: RMSNorm
-    output: nn.Linear
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()

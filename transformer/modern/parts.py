@@ -35,8 +35,6 @@ class RMSNorm(nn.Module):
     Source: Zhang and Sennrich (2019), equation 4.
     """
 
-    weight: nn.Parameter
-
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
         self.eps = eps
@@ -66,10 +64,6 @@ class GatedFeedForward(nn.Module):
 
     Source: Shazeer (2020), equation 6; with `"silu"` it is SwiGLU.
     """
-
-    w_gate: nn.Linear
-    w_1: nn.Linear
-    w_2: nn.Linear
 
     def __init__(self, d_model: int, d_ff: int, activation: str = "silu") -> None:
         super().__init__()
@@ -103,9 +97,6 @@ class RoutedFeedForward(nn.Module):
 
     Source: Jiang et al. (2024), section 2.1.
     """
-
-    router: nn.Linear
-    experts: nn.ModuleList
 
     def __init__(
         self, d_model: int, d_ff: int, n_experts: int = 8, n_chosen: int = 2, activation: str = "silu"

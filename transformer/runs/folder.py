@@ -99,10 +99,6 @@ class RunFolder:
     """The folder of a run, made when it is first locked: its checkpoints, best weights and log, and a
     `config.json` with what `config` says of the run."""
 
-    path: Path
-    config: dict[str, Any] | None
-    best: Path
-
     def __init__(self, path: os.PathLike[str] | str, config: dict[str, Any] | None = None) -> None:
         self.path, self.config = Path(path), config
         self.best, self._log = self.path / "best.pt", self.path / "log.jsonl"
@@ -188,19 +184,11 @@ class RunLog:
     """The log of a run: its entries, `history`, the line that has begun, and the file in its folder, if it
     has one. With each entry a line is printed, of the run's `total_steps` updates; where they are 0, none."""
 
-    updater: Updater
-    stream: BatchStream
-    folder: RunFolder | None
-    total_steps: int
-    first: bool
-    seconds: float
-    history: list[dict[str, float]]
-
     def __init__(
         self, updater: Updater, stream: BatchStream, folder: RunFolder | None = None, total_steps: int = 0
     ) -> None:
         self.updater, self.stream, self.folder, self.total_steps = updater, stream, folder, total_steps
-        self.history = []
+        self.history: list[dict[str, float]] = []
         self.first = rank_and_world_size()[0] == 0
         self._begin_line()
 

@@ -171,12 +171,12 @@ class MovingAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.parameters: list[nn.Parameter] = list(model.parameters())
-        self.weights: list[Tensor] = [p.detach().clone() for p in self.parameters]
-        self.decay: float = decay
+        self.parameters = list(model.parameters())
+        self.weights = [p.detach().clone() for p in self.parameters]
+        self.decay = decay
         first = self.weights[0]  # beside which the count lies: a GPU keeps it by itself
         dtype = torch.promote_types(first.dtype, torch.float32)
-        self.n_updates: Tensor = first.new_zeros((), dtype=dtype)
+        self.n_updates = first.new_zeros((), dtype=dtype)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -224,20 +224,20 @@ class Updater:
         self, model: nn.Module, loss: SummedLoss, schedule: RateSchedule, clip_norm: float = 1.0,
         precision: str = "float32", weight_decay: float = 0.0, average: float = 0.0,
     ) -> None:
-        self.model: nn.Module = model
-        self.schedule: RateSchedule = schedule
-        self.clip_norm: float = clip_norm
-        self.step: int = 0
-        self.parameters: list[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
+        self.model = model
+        self.schedule = schedule
+        self.clip_norm = clip_norm
+        self.step = 0
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("model must have a parameter that can be trained")
-        self.device: torch.device = self.parameters[0].device
-        self.precision: str = best_precision(self.device) if precision == "auto" else precision
-        self.engine: DistributedDataParallel | None = data_parallel(model, loss)
+        self.device = self.parameters[0].device
+        self.precision = best_precision(self.device) if precision == "auto" else precision
+        self.engine = data_parallel(model, loss)
         self._own_loss = partial(loss, model) if self.engine is None else self.engine
-        self.optimizer: torch.optim.Optimizer = adamw(self.parameters, weight_decay)
+        self.optimizer = adamw(self.parameters, weight_decay)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "float16")
-        self.average: MovingAverage | None = MovingAverage(model, average) if average else None
+        self.average = MovingAverage(model, average) if average else None
         self.make: Callable[[list[Any]], tuple[Tensor, ...]] = self.update
 
     def loss(self, batch: Any) -> tuple[Tensor, Tensor]:

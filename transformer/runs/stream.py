@@ -30,14 +30,6 @@ class BatchStream:
             `DataLoader` does that shuffles, depends on this and on the epoch alone.
     """
 
-    rank: int
-    world_size: int
-    epoch: int
-    position: int
-    size: int
-    seed: int
-    batches: Callable[[int], Iterable[Any]]
-
     def __init__(self, batches: EpochBatches, accumulate: int = 1, seed: int = 0) -> None:
         group = getattr(batches, "batch_sampler", None)
         owners = batches, getattr(batches, "sampler", None), group, getattr(group, "sampler", None)
@@ -104,11 +96,6 @@ class BatchStream:
 
 class RandomNumbers:
     """What a run of this seed draws from torch's own generators, other numbers in every process."""
-
-    rank: int
-    world_size: int
-    seed: int
-    device: torch.device
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self.rank, self.world_size = rank_and_world_size()

@@ -129,18 +129,18 @@ class Trainer:
         check_type((Callable, type(None)), evaluate=evaluate)
         _warn_if_unsavable(model)
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
-        self.loss: SummedLoss = loss
-        self.config: TrainingConfig = config
+        self.loss = loss
+        self.config = config
         settings = config.clip_norm, config.precision, config.weight_decay, config.average
         folder = directory if isinstance(directory, RunFolder | None) else RunFolder(directory)
-        self.folder: RunFolder | None = folder
-        self.updater: Updater = Updater(self.model, loss, schedule, *settings)
-        self.graphs: UpdateGraphs | None = UpdateGraphs(self.updater) if graphs else None
-        self.stream: BatchStream = BatchStream(batches, config.accumulate, config.seed)
-        self.random: RandomNumbers = RandomNumbers(config.seed, self.updater.device)
-        self.log: RunLog = RunLog(self.updater, self.stream, self.folder, config.steps * progress)
-        self.history: list[dict[str, float]] = self.log.history
-        self.scores: Scores = Scores(self.updater, evaluate, config.monitor)
+        self.folder = folder
+        self.updater = Updater(self.model, loss, schedule, *settings)
+        self.graphs = UpdateGraphs(self.updater) if graphs else None
+        self.stream = BatchStream(batches, config.accumulate, config.seed)
+        self.random = RandomNumbers(config.seed, self.updater.device)
+        self.log = RunLog(self.updater, self.stream, self.folder, config.steps * progress)
+        self.history = self.log.history
+        self.scores = Scores(self.updater, evaluate, config.monitor)
         parts = self.updater, self.stream, self.random, self.log, self.scores  # loaded in this order
         self._parts: dict[str, Any] = dict(zip(("updater", "stream", "random", "journal", "scores"), parts))
 
@@ -231,13 +231,6 @@ class Scores:
     """Evaluates the model of a run by `evaluate`, and remembers the best score: that of the metric
     `monitor`, with the sign that makes more better; the update it was reached at; how many follow it."""
 
-    updater: Updater
-    evaluate: Evaluation | None
-    monitor: str
-    best: float
-    best_step: int
-    evaluations_since_best: int
-
     def __init__(self, updater: Updater, evaluate: Evaluation | None, monitor: str) -> None:
         self.updater, self.evaluate, self.monitor = updater, evaluate, monitor
         self.best, self.best_step, self.evaluations_since_best = -math.inf, 0, 0
@@ -290,14 +283,11 @@ _ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 class Stop:
     """Says when a call of `Trainer.fit` ends before its run does: its time is over, or a signal has come."""
 
-    deadline: float
-    signals: list[int]
-
     def __init__(self, max_minutes: float | None = None) -> None:
         minutes = math.inf if max_minutes is None else max_minutes
         check_number(max_minutes=0 if minutes == math.inf else minutes)
         self.deadline = time.monotonic() + 60 * minutes
-        self.signals = []
+        self.signals: list[int] = []
 
     @contextmanager
     def catch_signals(self) -> Iterator[None]:
@@ -339,9 +329,6 @@ class Stop:
 class StoppedRun(KeyboardInterrupt):
     """Raised by `Trainer.fit` in the main thread, when `signal`, SIGINT, SIGTERM or SIGHUP, asks the process
     to end. The update in progress, `step`, was finished and, where there is a directory, saved."""
-
-    signal: int
-    step: int
 
     def __init__(self, message: str, number: int, step: int) -> None:
         super().__init__(message)

@@ -218,18 +218,6 @@ class _StepCache:
 class FastDecoderState(DecoderState):
     """The numbers of `DecoderState`, from the decoder's weights, without calling its modules."""
 
-    beam_size: int
-    look_every: int
-    memory: Tensor
-    layers: list[_LayerStep]
-    norm: Callable[[Tensor], Tensor]
-    output: tuple[Tensor, Tensor | None]
-    table: Tensor
-    scale: float
-    memory_mask: Tensor | None
-    positions: Tensor
-    past: _StepCache
-
     @torch.inference_mode()
     def __init__(self, model: FastTransformer, src: Tensor, beam_size: int = 1) -> None:
         self.beam_size, self.look_every = beam_size, _LOOK_EVERY.get(src.device.type, 8)

@@ -35,8 +35,6 @@ class CUDARecorder:
     Its graphs share memory, as no two run at once.
     """
 
-    device: torch.device
-
     def __init__(self, device: torch.device) -> None:
         self.device, self._lock = device, RLock()
         self._graphs: WeakSet[Any] = WeakSet()  # PyTorch refuses the memory of graphs that are all gone
@@ -155,12 +153,9 @@ class UpdateGraphs:
             batches of an update.
     """
 
-    updater: Any
-    device: torch.device
-    shapes: Counter[_Shape]
-
     def __init__(self, updater: Any) -> None:
-        self.updater, self.device, self.shapes = updater, updater.device, Counter()
+        self.updater, self.device = updater, updater.device
+        self.shapes: Counter[_Shape] = Counter()
 
     @contextmanager
     def used(self) -> Iterator[None]:

@@ -125,13 +125,6 @@ class Adapted(nn.Module):
         vocab_size: V, by which logits are told from other vectors, if it is known.
     """
 
-    model: nn.Module
-    call: Callable[[Any, Tensor, Tensor], Any]
-    pad_id: int | None
-    reads_source: bool
-    vocab_size: int | None
-    config: Any
-
     def __init__(
         self,
         model: nn.Module,

@@ -361,7 +361,7 @@ class Workbook:
 
     def __init__(self, chapter: str, folder: str = ".") -> None:
         import_module("transformer.speed.fast")  # before a piece is replaced: fast modules know the book's
-        self.chapter: str = chapter
+        self.chapter = chapter
         self.verdicts: dict[str, Verdict] = {}
         self._books: dict[str, Any] = {}  # the book's pieces that were replaced in the package
         self._lent: dict[str, Any] = {}  # what a notebook was given in place of its own pieces
