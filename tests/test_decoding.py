@@ -494,12 +494,7 @@ def test_merging_keeps_the_best_of_both_and_pads_the_shorter(batch, kept, new, s
         (torch.tensor([[-1, 2]]), 5, IndexError, r"src must lie in \[0, 9\), but holds -1"),
         (torch.tensor([[1]]), 0, ValueError, "max_length must be at least 1, but is 0"),
         (torch.tensor([[1]]), 2.0, TypeError, "max_length must be an int, not float"),
-        (
-            torch.tensor([[1]]),
-            13,
-            ValueError,
-            "max_length must be at most the model's 12, but is 13",
-        ),
+        (torch.tensor([[1]]), 13, ValueError, "max_length must be at most the model's 12, but is 13"),
     ],
 )
 def test_bad_input_is_refused_by_name(search, src, max_length, error, message):

@@ -110,12 +110,7 @@ def embedded(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("final_norm", [None, False, True])
 @NORM_ORDERS
 def test_logits_and_gradients_equal_torch(norm_first, final_norm, activation, bias):
-    options = {
-        "norm_first": norm_first,
-        "final_norm": final_norm,
-        "activation": activation,
-        "bias": bias,
-    }
+    options = {"norm_first": norm_first, "final_norm": final_norm, "activation": activation, "bias": bias}
     ours = make_model(src_vocab_size=16, tgt_vocab_size=19, tie_embeddings=False, **options)
     for parameter in ours.parameters():  # nothing may agree because it is still 0 or 1
         nn.init.normal_(parameter, std=0.5)
@@ -597,10 +592,7 @@ def test_gradients_of_every_sentence_by_vmap_are_those_of_a_loop(loss, tied):
 @pytest.mark.parametrize("batch, source, target", [(0, 7, 5), (2, 1, 1), (2, 7, 0), (1, 40, 40)])
 def test_small_and_empty_batches(batch, source, target):
     model = make_model()
-    src, tgt = (
-        torch.ones(batch, source, dtype=torch.long),
-        torch.ones(batch, target, dtype=torch.long),
-    )
+    src, tgt = (torch.ones(batch, source, dtype=torch.long), torch.ones(batch, target, dtype=torch.long))
     assert model(src, tgt).shape == (batch, target, 17)
     assert model.attention_maps(src, tgt).cross.shape == (2, batch, 3, target, source)
 
@@ -658,16 +650,8 @@ def test_forward_is_captured_by_export_for_any_lengths():
         ({"src_vocab_size": "17"}, TypeError, "src_vocab_size must be an int, not str"),
         ({"n_heads": 5}, ValueError, "n_heads must divide d_model, but 5 does not divide 12"),
         ({"dropout": 1.0}, ValueError, r"dropout must lie in \[0, 1\), but is 1.0"),
-        (
-            {"attention_dropout": -0.1},
-            ValueError,
-            r"attention_dropout must lie in \[0, 1\), but is -0.1",
-        ),
-        (
-            {"activation_dropout": None},
-            TypeError,
-            "activation_dropout must be a number, not NoneType",
-        ),
+        ({"attention_dropout": -0.1}, ValueError, r"attention_dropout must lie in \[0, 1\), but is -0.1"),
+        ({"activation_dropout": None}, TypeError, "activation_dropout must be a number, not NoneType"),
         (
             {"activation": "tanh"},
             ValueError,

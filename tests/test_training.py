@@ -77,11 +77,7 @@ def test_cooldown_is_one_and_then_a_line_to_zero(steps, fraction):
         (lambda: noam_rate(1, 8, 0), ValueError, "warmup_steps must be at least 1, but is 0"),
         (lambda: noam_rate(1.0, 8, 10), TypeError, "step must be an int, not float"),
         (lambda: cooldown(0, 9, 0.5), ValueError, "step must be at least 1, but is 0"),
-        (
-            lambda: cooldown(10, 9, 0.5),
-            ValueError,
-            "step must be at most steps, which is 9, but is",
-        ),
+        (lambda: cooldown(10, 9, 0.5), ValueError, "step must be at most steps, which is 9, but is"),
         (lambda: cooldown(1, 9, 1.5), ValueError, r"fraction must lie in \[0, 1\], but is 1.5"),
         (lambda: best_device("float32"), TypeError, "dtype must be a dtype, not str"),
         (lambda: adamw([], math.nan), ValueError, "weight_decay must be finite and at least 0, but is nan"),

@@ -89,7 +89,7 @@ def node() -> None:
 
 @pytest.mark.slow
 @pytest.mark.types
-def test_every_type_checker_sees_the_same_types_of_nearly_all_public_names(node):
+def test_a_type_checker_knows_the_type_of_every_public_name(node):
     words = ("--verifytypes", "transformer", "--ignoreexternal", "--outputjson")
     # Pyright looks for torch beside the `python` that it finds.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -97,8 +97,6 @@ def test_every_type_checker_sees_the_same_types_of_nearly_all_public_names(node)
     found = json.loads(said)["typeCompleteness"]
     assert Path(found["packageRootDirectory"]) == ROOT / "transformer"
     assert found["exportedSymbolCounts"]["withUnknownType"] == 0
-    unsure = [each["name"] for each in found["symbols"] if each["isExported"] and each["isTypeAmbiguous"]]
-    assert found["completenessScore"] >= 0.95, unsure
 
 
 @pytest.mark.slow

@@ -77,6 +77,16 @@ def test_weights_that_are_no_numbers_come_back_as_well(tmp_path):
     assert other.output.weight.isnan().sum() == 1
 
 
+def test_what_shares_memory_but_is_no_shared_parameter_is_written_as_well(tmp_path):
+    model, other = (torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)) for _ in range(2))
+    model[1].weight.data = model[0].weight.data
+    model.register_buffer("a_row", model[0].weight.detach()[:1])
+    other.register_buffer("a_row", torch.zeros(1, 3))
+    save_weights(model, tmp_path / "model.safetensors")
+    load_weights(other, tmp_path / "model.safetensors")
+    assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
+
+
 def test_weights_too_large_for_their_format_are_refused(tmp_path):
     model, path = torch.nn.Linear(2, 2), tmp_path / "model.safetensors"
     torch.nn.init.constant_(model.weight, 1e6)

@@ -1,20 +1,13 @@
 """The program `transformer-book`, also as `python -m transformer`."""
 
 import sys
-from importlib import import_module
+from transformer.commands import check, evaluate, info, serve, train, translate
 from transformer.commands.main import run
 
 __all__ = ["COMMANDS", "main"]
 
 
-COMMANDS = [  # each has HELP, add_options and run
-    import_module("transformer.commands.train"),
-    import_module("transformer.commands.translate"),
-    import_module("transformer.commands.evaluate"),
-    import_module("transformer.commands.serve"),
-    import_module("transformer.commands.check"),
-    import_module("transformer.commands.info"),
-]
+COMMANDS = [train, translate, evaluate, serve, check, info]  # each has HELP, add_options and run
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -195,19 +195,16 @@ def extend_beam(state: DecoderState, last: Tensor, alive: BeamResult) -> tuple[B
 
 # %% book/08-decoding.ipynb · With tensors · [beam-finished]
 def _finalize(
-    ended: BeamResult, candidates: BeamResult, origin: Tensor, norm: float,
-    config: TransformerConfig, ask: bool,
+    ended: BeamResult, candidates: BeamResult, origin: Tensor, norm: float, config: TransformerConfig
 ) -> tuple[BeamResult, BeamResult, Tensor]:
     # Move what ends among the best K of 2K candidates to the finished; of the others, the best K go on.
-    # With `ask`, only if anything ends.
-    beam_size, ends = ended.scores.size(1), candidates.tokens[:, :, -1] == config.eos_id  # [B, 2K]
-    if not ask or ends.any():
-        scores = candidates.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
-        new = BeamResult(candidates.tokens[:, :beam_size], scores)
-        ended = merge_hypotheses(ended, new, config.pad_id)
-        scores, order = candidates.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
-        candidates, origin = BeamResult(_rows(candidates.tokens, order), scores), origin.gather(1, order)
-    return ended, BeamResult(*(x[:, :beam_size] for x in candidates)), origin[:, :beam_size]
+    beam_size = ended.scores.size(1)
+    ends = candidates.tokens[:, :, -1] == config.eos_id  # [B, 2K]
+    scores = candidates.scores.masked_fill(~ends, -torch.inf)[:, :beam_size] / norm
+    new = BeamResult(candidates.tokens[:, :beam_size], scores)
+    ended = merge_hypotheses(ended, new, config.pad_id)
+    scores, order = candidates.scores.masked_fill(ends, -torch.inf).topk(beam_size, dim=1)
+    return ended, BeamResult(_rows(candidates.tokens, order), scores), origin.gather(1, order)
 
 
 # %% book/08-decoding.ipynb · With tensors · [beam-start]
@@ -242,8 +239,7 @@ def _search(
     for length in range(1, max_length + 1):
         candidates, origin = extend_beam(state, last, alive)  # [B, 2K, length], [B, 2K]
         norm = length_norm(length, alpha)
-        ask = state.look_every == 1
-        ended, alive, origin = _finalize(ended, candidates, origin, norm, config, ask)
+        ended, alive, origin = _finalize(ended, candidates, origin, norm, config)
         rows = first_row[: len(origin)] + origin  # of the state
         active = (ended.scores == -torch.inf).any(dim=1)
         active = active & (alive.scores != -torch.inf).any(dim=1)

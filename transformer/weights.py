@@ -149,7 +149,7 @@ def by_parameter(weights: Mapping[str, Tensor], places: Mapping[str, str]) -> di
 
 def check_fit(model: nn.Module, weights: Mapping[str, Any]) -> None:
     """Refuse weights of another model, by name, shape, kind of number or sharing (`ValueError`)."""
-    own = {_plain_name(name): x for name, x in model.state_dict(keep_vars=True).items()}
+    own = plain_state(model, keep_vars=True)
     weights, first = {_plain_name(str(name)): x for name, x in weights.items()}, dict[int, str]()
     places = {name: first.setdefault(id(x), name) for name, x in own.items()}
     wanted = {name: tuple(own[name].shape) for name in places.values()}
@@ -175,9 +175,9 @@ def set_weights(model: nn.Module, state: Any, path: Path | str) -> None:
     model.load_state_dict(weights, strict=False)
 
 
-def plain_state(model: nn.Module) -> dict[str, Any]:
+def plain_state(model: nn.Module, keep_vars: bool = False) -> dict[str, Any]:
     """The `state_dict` of a model under the names that it has without `torch.compile`."""
-    return {_plain_name(name): x for name, x in model.state_dict().items()}
+    return {_plain_name(name): x for name, x in model.state_dict(keep_vars=keep_vars).items()}
 
 
 def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
@@ -219,9 +219,10 @@ def save_weights(
     check_type(nn.Module, model=model)
     check_choice((torch.float64, torch.float32, torch.float16, torch.bfloat16), dtype=dtype)
     weights, seen = dict[str, Tensor](), set[int]()
-    for name, x in sorted(plain_state(model).items()):
-        if x.data_ptr() not in seen:
-            seen.add(x.data_ptr())
+    for name, own in sorted(plain_state(model, keep_vars=True).items()):
+        if id(own) not in seen:  # two may share their memory, and be no shared parameter
+            seen.add(id(own))
+            x = own.detach()
             written = x.to(dtype) if x.is_floating_point() else x
             if (x.isfinite() & ~written.isfinite()).any():
                 raise ValueError(f"{name} holds a number that is too large for {dtype}")

@@ -576,6 +576,7 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["train", "nothing"], "recipe must be one of ['toy', 'phrases', "),
         (["evaluate", "--corpus", "klingon"], "klingon"),
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
+        (["evaluate", *"--source a --reference b --split dev".split()], "--split are of a corpus"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments, message, capsys, tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 
 import pytest
@@ -142,18 +141,6 @@ def test_every_search_is_one_that_the_engine_can_do():
         assert theirs.translate_tokenized(sources, search) == ours.translate_tokenized(sources, search)
     with pytest.raises(ValueError, match="beam_size"):
         theirs.translate(sources, beam_size=101)
-
-
-@needs_ctranslate2
-def test_an_option_that_the_engine_has_not_is_refused_by_name():
-    @dataclass(frozen=True)
-    class Another(Search):
-        temperature: float = 1.0
-
-    by_engine = load_translator("phrases", engine="ctranslate2")
-    assert by_engine.translate([TEXT], Another()) == [GIRL]
-    with pytest.raises(ValueError, match="temperature must be 1.0 for the engine ctranslate2"):
-        by_engine.translate(["Gosto disto."], Another(temperature=0.5))
 
 
 @needs_ctranslate2

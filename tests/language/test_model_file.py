@@ -69,10 +69,7 @@ def test_the_file_serves_as_one_of_weights_too(path):
 
 @pytest.mark.parametrize(
     ("said", "message"),
-    [
-        ("[]", "its checksum is wrong"),
-        ({"n_heads": 4}, "its checksum is wrong"),
-    ],
+    [("[]", "its checksum is wrong"), ({"n_heads": 4}, "its checksum is wrong")],
 )
 def test_a_models_file_is_refused_by_name(path, said, message):
     model = make_model(dtype=torch.float32)

@@ -155,6 +155,12 @@ def test_a_vocabulary_refuses_what_is_not_learned(pieces, merges, message):
         Vocabulary(pieces, merges)
 
 
+def test_texts_that_spell_a_special_entry_are_learned_from():
+    texts = ["one<s>", "two<s>", "<pad>three"]
+    vocabulary = Vocabulary.train(texts * 100, 60)
+    assert [vocabulary.decode(ids) for ids in vocabulary.encode_batch(texts)] == texts
+
+
 # ---------- Pairs, tensors, batches
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 12), st.integers(2, 12)), min_size=1, max_size=60)

@@ -117,6 +117,10 @@ def test_routed_networks_by_their_definition():
         total = scores[best].exp().sum()
         parts = [scores[e].exp() / total * network.experts[int(e)](x[b, t]) for e in best]
         assert close(found[b, t], parts[0] + parts[1])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(network.float()(x.float()), found.float(), rtol=0.05, atol=0.1)
+    with pytest.raises(ValueError, match=r"activation must be one of \['relu', .*, not 'tanh'"):
+        RoutedFeedForward(6, 10, activation="tanh")
 
 
 def test_balance_loss_by_its_definition():

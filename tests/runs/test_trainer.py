@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from helpers import adam_by_hand, contents
@@ -20,6 +21,7 @@ from transformer.commands.recipes import Loss
 from transformer.files import CheckpointError
 from transformer.runs.folder import draw_curves, read_log
 from transformer.runs.loop import best_precision, load_checkpoint, save_checkpoint
+from transformer.runs.stream import BatchStream
 
 
 def make_trainer(directory=None, model=None, loss=teacher_forced_loss, **changes):
@@ -91,6 +93,10 @@ def test_bad_input_is_refused_by_name(call, error, message):
 
 
 # The place in the data
+
+
+def test_a_first_batch_of_arrays_has_a_checksum():
+    assert len({BatchStream([[np.full(3, n)]], 1, 0).fingerprint for n in range(2)}) == 2
 
 
 LINES = [torch.randint(4, 9, (6,), generator=torch.Generator().manual_seed(n)) for n in range(10)]
@@ -332,6 +338,12 @@ def test_work_whose_checkpoints_are_gone_is_not_written_over(tmp_path, left):
     assert contents(tmp_path) == before
 
 
+def frozen(model):
+    """With a table that isn't trained."""
+    model.src_embedding.requires_grad_(False)
+    return model
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes, said",
@@ -347,8 +359,9 @@ def test_work_whose_checkpoints_are_gone_is_not_written_over(tmp_path, left):
         ({"loss": Loss(smoothing=0.3)}, "options of the loss = {} and not {'smoothing': 0.3, 'r_drop': 0.0}"),
         ({"batches": lambda epoch: make_batches(epoch + 1)}, "first batch = '?[0-9a-f]{16}"),
         ({"batches": lambda epoch: [batch[::-1] for batch in make_batches(epoch)]}, "first batch = "),
+        ({"model": frozen(make_model(seed=7))}, r"frozen = None and not \['src_embedding.weight'\]"),
     ],
-    ids=["config", "average", "model", "schedule", "partial", "loss", "data", "sides"],
+    ids=["config", "average", "model", "schedule", "partial", "loss", "data", "sides", "frozen"],
 )
 def test_a_run_does_not_go_on_with_other_settings(tmp_path, changes, said):
     make_trainer(tmp_path, steps=4).fit()

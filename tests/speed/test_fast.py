@@ -267,10 +267,7 @@ def share(model: Transformer) -> None:
 
 REFUSED = {  # a change, and what the message names
     "a subclass": (lambda m: setattr(m, "__class__", Own), "the model is of Own, not of Transformer"),
-    "a part of one's own": (
-        lambda m: setattr(m, "extra", nn.Linear(2, 2)),
-        "extra is of Linear",
-    ),
+    "a part of one's own": (lambda m: setattr(m, "extra", nn.Linear(2, 2)), "extra is of Linear"),
     "another rate": (
         lambda m: setattr(layer(m).feed_residual.dropout, "p", 0.3),
         "decoder.layers.1.feed_residual.dropout has another p",

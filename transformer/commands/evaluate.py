@@ -18,6 +18,8 @@ def run(options: argparse.Namespace) -> None:
     if bool(options.source) != bool(options.reference):
         raise ValueError("--source and --reference belong together: two files, a sentence a line")
     seen: set[Pair] = set()
+    if options.source and (options.corpus or options.split):
+        raise ValueError("--corpus and --split are of a corpus, --source and --reference of two files")
     if options.source:
         pairs = read_pairs(options.source, options.reference)
     elif translator.preparation != CORPORA:
@@ -26,8 +28,9 @@ def run(options: argparse.Namespace) -> None:
             f"texts are {CORPORA}: name --source and --reference"
         )
     else:
-        pairs = load_corpus(options.corpus, options.split)
-        seen = set() if options.split == "train" else set(load_corpus(options.corpus, "train"))
+        corpus, split = options.corpus or "phrases", options.split or "test"
+        pairs = load_corpus(corpus, split)
+        seen = set() if split == "train" else set(load_corpus(corpus, "train"))
     note(f"scoring {len(pairs):,} pairs …")
     written = translator.translate_tokenized([pair.source for pair in pairs], search)
     targets = [translator.vocabulary.prepare(pair.target) for pair in pairs]
@@ -47,8 +50,8 @@ def _print_scores(*given: Any) -> None:
 
 def add_options(add: Add) -> None:
     """The options of `evaluate`."""
-    add("--corpus", default="phrases", help="phrases or ted (default: phrases)")
-    add("--split", default="test", help="train, dev or test (default: test)")
+    add("--corpus", help="phrases or ted (default: phrases)")
+    add("--split", help="train, dev or test (default: test)")
     add("--source", metavar="FILE", help="texts of your own, one a line, instead of a corpus")
     add("--reference", metavar="FILE", help="their translations, line by line")
     interval = "give a 95%% interval from N corpora drawn from this one "

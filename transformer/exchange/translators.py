@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -125,11 +124,8 @@ def to_ctranslate2(
         spec.save(str(part))
 
 
-_OPTIONS = ("beam_size", "length_penalty", "max_length", "max_tokens")  # of a search, that the engine has
-
-
 class CTranslate2Engine:
-    """The searches of a translator, run by CTranslate2: give it to `translator.engine`.
+    """The searches of a translator, run by CTranslate2: assign it to `translator.engine`.
 
     Its beam ends by the engine's own rule, so that a rare translation differs from those of PyTorch.
 
@@ -155,10 +151,7 @@ class CTranslate2Engine:
             self._engine = engine(folder, device=kind, device_index=device.index or 0, **options)
 
     def __call__(self, sources: list[list[int]], search: Search) -> list[list[int]]:
-        """As `translate_ids`; an option that the engine has not is refused (`ValueError`)."""
-        for option in fields(search):
-            if option.name not in _OPTIONS and getattr(search, option.name) != option.default:
-                raise ValueError(f"{option.name} must be {option.default!r} for the engine ctranslate2")
+        """As `translate_ids`."""
         longest = min(search.max_length, self._longest)
         translations: list[list[int]] = [[] for _ in sources]
         rows = [row for row, ids in enumerate(sources) if len(ids) > 1]  # not the empty ones
@@ -341,7 +334,6 @@ def load_translator(
     device: torch.device | str | None = None,
     engine: str | None = None,
     compute_type: str | None = None,
-    **download: Any,
 ) -> AnyTranslator:
     """The translator that a name stands for, ours or Marian's.
 
@@ -351,7 +343,6 @@ def load_translator(
         device: to translate on; `None` for the `best_device`.
         engine: what runs the searches: `"ctranslate2"`, or `None` for PyTorch, on which a Marian model runs.
         compute_type: what CTranslate2 computes with, as in `CTranslate2Engine`.
-        **download: as in `pretrained_folder`.
 
     Raises:
         ValueError: it is an M2M-100 model, for `M2M100Translator`, or has no such engine.
@@ -361,7 +352,7 @@ def load_translator(
     check_choice((None, "ctranslate2"), engine=engine)
     if engine is None:
         check_choice((None,), **{"compute_type without an engine": compute_type})
-    folder = pretrained_folder(name, **download)
+    folder = pretrained_folder(name)
     config = folder / "config.json"
     kind = read_record(config).get("model_type") if config.is_file() else None
     if kind == "m2m_100":

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 import torch
 from torch import Tensor
 from transformer.files import (
@@ -87,12 +86,11 @@ def _translator_folder(path: Path | str) -> Path:
     return Path(path)
 
 
-def pretrained_folder(name: Path | str, **download: Any) -> Path:
+def pretrained_folder(name: Path | str) -> Path:
     """The folder of a model: one that is here, or a copy of what the Hugging Face hub has under that name.
 
     Args:
         name: a folder, the name of a translator that the package carries, or `"OWNER/NAME"`.
-        **download: as in `huggingface_hub.snapshot_download`, such as `revision` or `token`.
 
     Raises:
         TypeError: `name` is neither a string nor a `Path`.
@@ -104,7 +102,7 @@ def pretrained_folder(name: Path | str, **download: Any) -> Path:
     hub = optional_import("huggingface_hub")
     try:  # reading these files executes nothing
         kinds = ["*.json", "*.safetensors", "*.spm", _SUMS]
-        return Path(hub.snapshot_download(name, allow_patterns=kinds, **download))
+        return Path(hub.snapshot_download(name, allow_patterns=kinds))
     except Exception as error:  # the library and those beneath it raise some fifty types of error
         message = str(error).strip() or type(error).__name__
         raise OSError(f"no folder {name} is here, and on the Hugging Face hub: {message}") from error

@@ -65,7 +65,9 @@ def _learn(
     if len(numbers) > size:  # then nothing is merged, and these are the characters
         n = len(numbers) - len(SPECIALS)
         raise ValueError(f"size must be at least {len(numbers)} for texts of {n} characters, but is {size}")
-    return sorted(numbers, key=numbers.__getitem__), [(left, right) for left, right in trained["merges"]]
+    # Texts may spell a special entry, which nothing is merged into, nor merged with.
+    merges = [(a, b) for a, b in trained["merges"] if not {a, b, a + b} & {*SPECIALS}]
+    return sorted(numbers, key=numbers.__getitem__), merges
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [text-numbers]
@@ -76,7 +78,7 @@ def _check_entries(pieces: Sequence[str], merges: Sequence[tuple[str, str]]) -> 
         raise ValueError(f"the entries of a vocabulary must begin with {SPECIALS}, and differ")
     for number, merge in enumerate(merges):
         if len(merge) != 2 or not {*merge, "".join(merge)} <= known:
-            raise ValueError(f"merge {number} is {merge!r:.60}")
+            raise ValueError(f"merge {number} is {merge!r:.60}, which joins or spells what is no entry")
 
 
 # %% book/12-text.ipynb · A vocabulary for real use · [vocabulary-file]

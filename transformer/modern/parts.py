@@ -67,6 +67,7 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, activation: str = "silu") -> None:
         super().__init__()
+        check_choice(GATES, activation=activation)
         self.activation = activation
         self.w_gate = nn.Linear(d_model, d_ff, bias=False)
         self.w_1 = nn.Linear(d_model, d_ff, bias=False)
@@ -115,7 +116,8 @@ class RoutedFeedForward(nn.Module):
         result = torch.zeros_like(tokens)
         for index, expert in enumerate(self.experts):
             rows, rank = (chosen == index).nonzero(as_tuple=True)  # the tokens that chose it
-            result.index_add_(0, rows, gates[rows, rank, None] * expert(tokens[rows]))
+            weighted = gates[rows, rank, None] * expert(tokens[rows])
+            result.index_add_(0, rows, weighted.to(result))  # which is wider under autocast
         return result.view_as(x)
 
 

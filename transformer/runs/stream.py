@@ -66,11 +66,13 @@ class BatchStream:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A checksum of all tensors in the first batch of the first epoch, a nest of tuples, lists and
-        dictionaries, and objects' own; the rest is left out."""
+        """A checksum of all tensors and arrays in the first batch of the first epoch, a nest of tuples, lists
+        and dictionaries, and objects' own; the rest is left out."""
         total, waiting = hashlib.sha256(), [next(self._epoch(0), None)]
         while waiting:
             part = waiting.pop()
+            if getattr(getattr(part, "dtype", None), "kind", "O") in "biuf":  # NumPy's
+                part = torch.as_tensor(part)
             if isinstance(part, Tensor):
                 numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())

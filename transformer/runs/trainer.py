@@ -377,6 +377,8 @@ def _settings(trainer: Trainer, step: int) -> dict[str, str]:
     if is_dataclass(of_model := getattr(trainer.model, "config", None)):
         values |= {f"model.{name}": value for name, value in vars(of_model).items()}
     words = {name: repr(value) for name, value in values.items()}
+    if frozen := [name for name, p in trainer.model.named_parameters() if not p.requires_grad]:
+        words["frozen"] = repr(frozen)  # Adam's averages go by place
     for number in (number for number in _REMEMBERED if number <= step):
         words[f"rate of update {number}"] = f"{trainer.updater.schedule(number):.6e}"  # rounding may differ
     options = vars(trainer.loss) if is_dataclass(trainer.loss) else getattr(trainer.loss, "keywords", {})

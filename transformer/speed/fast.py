@@ -248,7 +248,7 @@ class FastDecoderState(DecoderState):
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
-        """As in `DecoderState`; the rows come in groups of K, each group for one sentence."""
+        """As in `DecoderState`; rows come in groups of K, one for each sentence, in the sentences' order."""
         sentences = rows[:: self.beam_size] // self.beam_size
         if len(sentences) < len(self.memory):
             self.memory = self.memory[sentences]

@@ -40,6 +40,6 @@ def show_equal(label: str, actual: Any, expected: Any, **tolerance: Any) -> None
     """
     torch.testing.assert_close(actual, expected, **tolerance)
     gaps = list(_gaps(actual, expected))
-    largest = max(gap.max().item() for gap in gaps if gap.numel())
+    largest = max((gap.max().item() for gap in gaps if gap.numel()), default=0.0)
     numbers = sum(gap.numel() for gap in gaps)
     print(f"✓ {label}: {numbers:,} number{'s' * (numbers != 1)}, largest difference {largest:.1g}")
