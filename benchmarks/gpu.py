@@ -6,9 +6,9 @@ Each part writes its record anew with every row that it finds. On a CPU, fewer r
 from __future__ import annotations
 
 import gc
-import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -28,7 +28,7 @@ from transformer.files import write_record
 from transformer.language.batches import padding_waste
 from transformer.language.translator import Search, evaluate_translator
 from transformer.runs.folder import run_facts
-from transformer.runs.loop import Updater
+from transformer.runs.loop import Updater, autocast
 from transformer.speed.graphs import GraphedTransformer, UpdateGraphs
 from transformer.toy import exact_match, toy_config
 from transformer.training import to_device
@@ -99,10 +99,11 @@ def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[s
         gc.collect()  # models of earlier rungs, whose memory would be counted
         torch.cuda.reset_peak_memory_stats()
     loss, model = teacher_forced_loss, our_model(size.config).to(device).train()
-    if how.compiled:
-        loss = torch.compile(loss, dynamic=True, backend="inductor" if gpu else "eager")
     precision = how.precision if gpu else "float32"
     model = accelerate(model) if how.fast else model
+    if how.compiled:
+        loss.dispatch(type(model))  # into its cache, whose change after a call would compile all again
+        loss = torch.compile(loss, dynamic=True, backend="inductor" if gpu else "eager")
     updater = Updater(model, loss, lambda step: 1e-4, size.clip_norm, precision)
     work = partial(updater, [to_device(batch, device)])
     with UpdateGraphs(updater).used() if how.graphs else nullcontext():
@@ -128,7 +129,7 @@ def searches(device: torch.device, until: float, folder: Path) -> Rows:
     for sentences, beam_size in sizes if gpu else [(1, 1), (1, 4)]:
         src = decoding_sources(size.config, sentences).to(device)
         for kind, half in ((accelerate, False), (accelerate, gpu), (GraphedTransformer, gpu)):
-            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            with autocast(device, "bfloat16" if half else "float32"):
                 took = mean_seconds(partial(our_search, kind(model), src, beam_size, LENGTH), device)
             graphs = ", graphs" * (kind is GraphedTransformer)
             name = f"{sentences} sentences, beam {beam_size}{', bfloat16' * half}{graphs}"
@@ -137,11 +138,12 @@ def searches(device: torch.device, until: float, folder: Path) -> Rows:
 
 def trained(recipe: Recipe, data: Any, device: torch.device, until: float) -> tuple[Any, dict[str, Any]]:
     """Train up to a time, in as many updates as a trial run says that there is time for."""
-    trial, every = (400, 10) if device.type == "cuda" else (10, 1)
+    trial, every = (1000, 10) if device.type == "cuda" else (10, 1)  # over two ends of an epoch
     train = partial(train_recipe, device=device, data=data, graphs=True)
     _, tried = train(changed(recipe, steps=trial, log_every=every, evaluate_every=trial))
     lines = [entry["seconds"] for entry in tried.history if "rate" in entry]
-    rate = every / statistics.median(lines[len(lines) // 2 :])  # most lines have no graph to record
+    late = lines[len(lines) // 2 :]  # no graph is recorded any more, and waits for an epoch count
+    rate = every * len(late) / sum(late)
     steps = max(10, min(30_000, round(0.9 * rate * (left := until - time.monotonic()))))
     recipe = changed(recipe, steps=steps, evaluate_every=steps, warmup_steps=max(1, steps // 10))
     result, trainer = train(recipe, max_minutes=max(0.1, left / 60))
@@ -182,9 +184,12 @@ PARTS = {part.__name__: part for part in (facts, ladder, searches, toy, ted, com
 def main(name: str, device: str, limit: str, folder: str) -> None:
     """Run a part that has so many seconds, of which the last fifth is for scoring."""
     until, record = time.monotonic() + 0.8 * float(limit), {}
-    for row, found in PARTS[name](torch.device(device), until, Path(folder)):
-        record[row] = found
-        write_record(Path(folder) / f"{name}.json", record)
+    with warnings.catch_warnings(record=True, action="always") as said:
+        for row, found in PARTS[name](torch.device(device), until, Path(folder)):
+            notes = list(dict.fromkeys(str(each.message) for each in said))  # such as that no graph was made
+            said.clear()
+            record[row] = found | {f"warning {n}": note for n, note in enumerate(notes, 1)}
+            write_record(Path(folder) / f"{name}.json", record)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from transformer import (
     sinusoidal_encoding,
     teacher_forced_loss,
     to_torch,
-)
+)  # fmt: skip
 from transformer.exchange.hugging_face import to_marian
 from transformer.runs.loop import autocast
 
@@ -162,15 +162,13 @@ class Training:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        size: Size,
-        precision: str,
-        compiled: bool = False,
+        self, model: nn.Module, size: Size, precision: str, compiled: bool = False,
         kernels: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.model, self.size, self.precision = model.train(), size, precision
         loss = teacher_forced_loss if isinstance(model, Transformer) else summed_loss
+        if compiled and loss is teacher_forced_loss:
+            loss.dispatch(type(model))  # into its cache, whose change after a call would compile all again
         self.loss = partial(torch.compile(loss) if compiled else loss, smoothing=size.smoothing)
         self.kernels = kernels
         self.update = self.updater()

@@ -18,7 +18,7 @@ from benchmarks.measure import (
     saved_bytes,
     seconds,
     spread,
-)
+)  # fmt: skip
 from benchmarks.peers import Training, described, peer_trainings
 from benchmarks.workload import Batch, Size, sentence_batches, token_counts, training_flops
 from transformer.language.batches import padding_waste

@@ -205,12 +205,9 @@ _COUNTED = ("two", "three", "many", "some")
 
 
 def noun_phrase(
-    noun: Noun,
-    plural: bool,
-    determiner: _Determiner,
-    adjective: tuple[str, str] | None = None,
+    noun: Noun, plural: bool, determiner: _Determiner, adjective: tuple[str, str] | None = None,
     before: bool = False,
-) -> Nominal:
+) -> Nominal:  # fmt: skip
     """Noun, determiner and adjective made to agree: o gato preto, as maçãs pequenas, a minha irmã."""
     article = determiner.forms.split()[noun.feminine + 2 * plural].replace("_", " ").strip()
     pt = [article, plural_of(noun.pt) if plural else noun.pt, determiner.after]
@@ -307,17 +304,10 @@ def _english_verb(verb: str, tense: str, pronoun: str) -> tuple[str, str, str]:
 
 
 def _clause(
-    subject: Nominal,
-    verb: str,
-    english: tuple[str, str, str],
-    tense: str,
-    rest: Sequence[tuple[str, str]] = (),
-    polarity: str = "",
-    question: bool = False,
-    opening: tuple[str, str] = ("", ""),
-    clitic: str = "",
-    drop: bool = False,
-) -> tuple[str, str]:
+    subject: Nominal, verb: str, english: tuple[str, str, str], tense: str,
+    rest: Sequence[tuple[str, str]] = (), polarity: str = "", question: bool = False,
+    opening: tuple[str, str] = ("", ""), clitic: str = "", drop: bool = False,
+) -> tuple[str, str]:  # fmt: skip
     """A sentence in both languages, affirmed, denied or asked; only its final mark is missing."""
     finite, infinitive = portuguese_verb(verb, tense, subject.person)
     auxiliary = COMPOUNDS[tense][:2] if tense in COMPOUNDS else (verb, tense)
@@ -515,17 +505,9 @@ def _time(dice: Dice, verb: str, tense: str, subject: Nominal, often: float) -> 
 
 
 def _say(
-    dice: Dice,
-    about: str,
-    subject: Nominal,
-    verb: str,
-    english: tuple[str, str],
-    tense: str,
-    rest: Sequence[tuple[str, str]] = (),
-    often: float = 0.0,
-    question: bool = False,
-    **manner: Any,
-) -> _Marked:
+    dice: Dice, about: str, subject: Nominal, verb: str, english: tuple[str, str], tense: str,
+    rest: Sequence[tuple[str, str]] = (), often: float = 0.0, question: bool = False, **manner: Any,
+) -> _Marked:  # fmt: skip
     """Finish a sentence: the time, the subject that need not be said, the mark at the end."""
     rest = [*rest, *_time(dice, verb, tense, subject, often)]
     words = _english_verb(*english, subject.pronoun)

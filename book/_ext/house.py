@@ -84,14 +84,9 @@ def resolve_by_public_name(
 
 
 def name_functions(
-    app: Sphinx,
-    what: str,
-    name: str,
-    obj: object,
-    options: object,
-    signature: str | None,
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None,
     returns: str | None,
-) -> tuple[str | None, str | None] | None:
+) -> tuple[str | None, str | None] | None:  # fmt: skip
     """Write a default that is a function by its name: `<function f>` would make the signature unreadable."""
     if signature is None or "<function" not in signature:
         return None

@@ -28,14 +28,9 @@ Entry = tuple[
 ]  # kind, address, title, title of its page, words, names in its code
 KINDS = {"book/glossary": "term"}  # of what stands on a page; the API's are names, and the rest are sections
 SILENT = (
-    nodes.section,
-    nodes.title,
-    nodes.math_block,
-    nodes.raw,
-    nodes.Invisible,
-    addnodes.desc,
+    nodes.section, nodes.title, nodes.math_block, nodes.raw, nodes.Invisible, addnodes.desc,
     addnodes.glossary,
-)
+)  # fmt: skip
 CITED = re.compile(r"([a-z]+)(\d{4})\w*")  # a key of the bibliography
 NAME = re.compile(r"[^\W\d]\w+")
 # TeX as one line of text: its signs, the names of its functions, and fractions with a slash.

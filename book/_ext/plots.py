@@ -44,16 +44,8 @@ DEFAULTS = {
 }
 # What lies on the paper of a map, beside its axes.
 ON_PAPER = {
-    "",
-    "image",
-    "line2d",
-    "patch",
-    "text",
-    "legend",
-    "LineCollection",
-    "PathCollection",
-    "QuadContourSet",
-}
+    "", "image", "line2d", "patch", "text", "legend", "LineCollection", "PathCollection", "QuadContourSet",
+}  # fmt: skip
 SIGNS = {r"\times": "×", r"\cdot": " · ", r"\,": "\u2009", r"\varepsilon": "ε", r"\sqrt": "√"}
 
 

@@ -20,7 +20,7 @@ from transformer import Trainer, TrainingConfig, accelerate, evaluate_loss, fit,
 from transformer.commands.recipes import Loss
 from transformer.files import CheckpointError
 from transformer.runs.folder import draw_curves, read_log
-from transformer.runs.loop import best_precision, load_checkpoint, save_checkpoint
+from transformer.runs.loop import Updater, autocast, best_precision, load_checkpoint, save_checkpoint
 from transformer.runs.stream import BatchStream
 
 
@@ -90,6 +90,19 @@ def same_state(one: Trainer, two: Trainer) -> bool:
 def test_bad_input_is_refused_by_name(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_half_precision_has_no_attention_that_plans_for_every_shape():
+    with autocast(torch.device("cpu"), "bfloat16"):
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_a_run_goes_on_in_another_precision():
+    """As one begun on another GPU does, where precision is "auto": the scale begins anew."""
+    one, other = (Updater(make_model(), teacher_forced_loss, rate, 1.0, f"float{n}") for n in (32, 16))
+    other.load_state_dict(one.state_dict())
+    assert other.scaler.is_enabled()
 
 
 # The place in the data

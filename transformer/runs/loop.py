@@ -142,11 +142,21 @@ PRECISIONS = dict(
 )
 
 
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+@contextmanager
+def autocast(device: torch.device, precision: str) -> Iterator[None]:
     """A context that computes matrix products, but not sums, in `precision`."""
     if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, PRECISIONS[precision])
+        yield
+        return
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    # On the newest GPUs, half precision gets cuDNN's attention, which takes
+    # tenths of a second to plan for each new shape of a batch.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        with torch.autocast(device.type, PRECISIONS[precision]):
+            yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 # %% book/11-long-runs.ipynb · Does it train as well? · [best-precision]
@@ -288,7 +298,8 @@ class Updater:
         own = self.optimizer.state_dict() | {"state": state["optimizer"]["state"]}
         self.optimizer.load_state_dict(own)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # empty after another precision; then the scale begins anew
+            self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.step = state["step"]
