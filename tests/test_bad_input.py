@@ -152,9 +152,7 @@ TABLES = {
         (train, "schedule", [(lambda step: NAN, ValueError, "schedule(1) must be finite and at least 0")]),
         (train, "schedule", [(lambda step: None, TypeError, "schedule(1) must be a number, not NoneType")]),
     ],
-    "toy": [
-        *((stream, name, SIZES) for name in ("epoch", "seed", "per_epoch", "batch_size", "length")),
-    ],
+    "toy": [*((stream, name, SIZES) for name in ("epoch", "seed", "per_epoch", "batch_size", "length"))],
     "text": [
         *((partial(t.Vocabulary.train, ["a b"], size=9), name, SIZES) for name in ("size", "min_frequency")),
         (VOCABULARY.encode, "text", TEXTS),

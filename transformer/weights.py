@@ -110,7 +110,7 @@ def place_all(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def planned(kind: Any, config: Any, n_layers: int, n_tensors: int) -> Any:
-    """A model of this `kind` on the meta device, if a file's tensors can be so many layers (`ValueError`)."""
+    """A model of this `kind` on the meta device, if a file has tensors for its layers (`ValueError`)."""
     if n_layers * 8 > n_tensors:  # four of a layer's attention, two of its network, two of its norms
         raise ValueError(f"{n_layers:,} layers have more than the {n_tensors:,} tensors that are there")
     with torch.device("meta"):

@@ -30,11 +30,7 @@ def test_what_is_drawn_is_accepted(kind):
 
 @pytest.mark.parametrize(
     "sentence",
-    [
-        "havia algumas galinhas no mercado .",
-        "elas perderam-na .",
-        "o livro é novo , mas a ana não o lê .",
-    ],
+    ["havia algumas galinhas no mercado .", "elas perderam-na .", "o livro é novo , mas a ana não o lê ."],
 )
 def test_choices_that_are_not_said_do_not_hide_a_sentence(sentence):
     assert accepts(sentence)

@@ -221,7 +221,7 @@ def test_a_translation_that_the_limit_cuts_says_so():
     for longest in range(1, n_tokens + 2):
         for beam_size in (1, 4):
             ((_, doubts),) = carried.translate_checked([CAT], beam_size=beam_size, max_length=longest)
-            assert ("has a translation that is cut at the greatest length" in doubts) == (longest <= n_tokens)
+            assert ("has a translation that is cut at the length limit" in doubts) == (longest <= n_tokens)
 
 
 @pytest.mark.slow

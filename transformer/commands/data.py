@@ -137,7 +137,7 @@ class Translations:
         check_size(vocab_size=self.vocab_size, max_tokens=self.max_tokens)
         check_size(minimum=0, n_shapes=self.n_shapes)
         check_rate(bpe_dropout=self.bpe_dropout)
-        check_type(Preparation, prepared=self.prepared)  # which refuses what is none
+        check_type(Preparation, prepared=self.prepared)  # refused if there is none such
         "".join(self.files).encode()  # which refuses a name that no record can hold
 
     def __str__(self) -> str:

@@ -45,7 +45,7 @@ class _Arguments(argparse.ArgumentParser):
 
 
 def within(kind: type, low: float, high: float) -> Callable[[str], Any]:
-    """A parser of numbers of a type, from the lowest to the highest allowed."""
+    """A parser for numbers of this type, from the lowest to the highest allowed."""
 
     def number(text: str) -> Any:
         value = kind(text)

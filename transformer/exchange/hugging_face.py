@@ -130,7 +130,7 @@ _MOST_GROWTH = 1 << 12
 def check_tokenizer(path: Path) -> None:
     """Refuse a stranger's `tokenizer.json` that can make a text thousands of times longer.
 
-    The library that runs it hears no interrupt, however long a text becomes.
+    The library that runs it can't be interrupted, however long a text becomes.
     """
     contents = read_record(path)
     with refusing_damage(path):
@@ -302,8 +302,8 @@ def from_marian(folder: str | Path) -> Transformer:
 def from_m2m100(folder: str | Path) -> M2M100Transformer:
     """As `from_marian`, from the folder of an M2M-100 or NLLB-200 model, with their positions.
 
-    The start token is their `decoder_start_token_id`; that a language comes next is for `Constrained`,
-    and `M2M100Translator` has it.
+    The start token is their `decoder_start_token_id`; `Constrained` makes a search go on with a
+    language, as in `M2M100Translator`.
     """
     ours: M2M100Transformer = _read(folder, "m2m_100")
     return ours

@@ -254,7 +254,7 @@ _UNSEEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text without characters of category Cf that nobody sees and no script needs, as soft hyphens."""
+    """The text without characters of category Cf that nobody sees and no script needs: soft hyphens."""
     return _UNSEEN.sub(r"\1", text)
 
 
@@ -360,7 +360,7 @@ def checked(
     sentence: str, text: str, cuts: Sequence[str], unknown: str, is_known: bool, is_whole: bool
 ) -> Translation:
     """The translation `text` of what was read of a sentence, with its doubts: the `cuts`, the `unknown`
-    characters, a search that came to no end. A sentence without a known character is its own."""
+    characters, a search that met its limit of length. A sentence without a known character is its own."""
     if unknown and not is_known:
         return Translation(sentence, (*cuts, "has no character of the vocabulary, and is copied"))
     doubts = list(cuts)
@@ -370,7 +370,7 @@ def checked(
     if visible(sentence).strip() and not any(map(str.isalnum, sentence)):
         doubts.append("has no letter or digit")
     if not is_whole:
-        doubts.append("has a translation that is cut at the greatest length")
+        doubts.append("has a translation that is cut at the length limit")
     came, went = (len(_SENTENCE_END.findall(each.strip())) + 1 for each in (sentence, text))
     if is_whole and went < came:
         doubts.append(f"is {came} sentences, and its translation {went}: give each a line of its own")

@@ -55,7 +55,7 @@ class Search:
         length_penalty: how much a long translation is favored, from 0 (not at all) to 10.
         max_length: the most tokens of a translation; a model may allow fewer.
         max_tokens: the most source tokens, padding included, that are translated at once; by default
-            4,000, or 32,000 on a GPU. A batch that a GPU's memory can't hold is halved.
+            4,000, or 32,000 on an NVIDIA GPU. A batch that its memory can't hold is halved.
 
     Raises:
         TypeError, ValueError: a setting is of the wrong type or out of its range.
@@ -111,7 +111,7 @@ class Source(NamedTuple):
     ids: list[int]  # with the end token
     cuts: list[str]  # what is said of a sentence that was cut
     unknown: str  # the characters that the vocabulary lacks
-    is_known: bool  # whether there are others
+    is_known: bool  # whether any character is known
 
 
 class AnyTranslator(ABC):

@@ -217,7 +217,7 @@ class RunLog:
 
     def numbers(self) -> list[Tensor]:
         """Losses, tokens and norms `[n]` of the line, of all processes together, on the CPU, all finite."""
-        if not self.updates:  # a line that has not begun takes no time, not even in a checkpoint
+        if not self.updates:  # an empty line takes no time, not even in a checkpoint
             return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
         start = time.perf_counter()
         losses, counts, norms = (torch.stack(column) for column in zip(*self.updates))

@@ -161,7 +161,7 @@ def autocast(device: torch.device, precision: str) -> Iterator[None]:
 
 # %% book/11-long-runs.ipynb · Does it train as well? · [best-precision]
 def best_precision(device: torch.device) -> str:
-    """`"bfloat16"` on a GPU that has it, `"float16"` from 7.0 on, else `"float32"`."""
+    """`"bfloat16"` on a GPU that has it, `"float16"` on one from 7.0 on, else `"float32"`."""
     if device.type != "cuda":
         return "float32"
     generation = torch.cuda.get_device_capability(device)

@@ -103,7 +103,7 @@ class Trainer:
             once more before the first update.
         progress: whether to print a line with each entry of the log.
         graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`: faster where its batches are
-            small and of few shapes. The loss must be that of a batch, whatever else has happened.
+            small and of few shapes. The loss may depend on nothing but the model and the batch.
 
     Attributes:
         updater, stream, random, log, scores, history: its parts, and the lines of the log.

@@ -149,8 +149,8 @@ class UpdateGraphs:
             model and batch.
 
     Attributes:
-        shapes: how often each shape was met in this call of `used`: those of source and target, of all
-            batches of an update.
+        shapes: how often each shape was met since `used` was entered: the sizes of source and target in
+            every batch of an update.
     """
 
     def __init__(self, updater: Any) -> None:
