@@ -31,7 +31,6 @@ SECTIONS = {
     "training": measure_training,
     "compiled": measure_compiled,
     "levers": measure_levers,
-    "levers on phrases": partial(measure_on_text, "phrases"),
     "levers on ted": partial(measure_on_text, "ted"),  # where TRANSFORMER_DATA says where it is
     "memory": measure_saved,
     "profile": measure_profile,

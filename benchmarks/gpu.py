@@ -142,7 +142,7 @@ def trained(recipe: Recipe, data: Any, device: torch.device, until: float) -> tu
     train = partial(train_recipe, device=device, data=data, graphs=True)
     _, tried = train(changed(recipe, steps=trial, log_every=every, evaluate_every=trial))
     lines = [entry["seconds"] for entry in tried.history if "rate" in entry]
-    late = lines[len(lines) // 2 :]  # no graph is recorded any more, and waits for an epoch count
+    late = lines[len(lines) // 2 :]  # no graph is recorded any more; the wait for an epoch counts
     rate = every * len(late) / sum(late)
     steps = max(10, min(30_000, round(0.9 * rate * (left := until - time.monotonic()))))
     recipe = changed(recipe, steps=steps, evaluate_every=steps, warmup_steps=max(1, steps // 10))
@@ -185,11 +185,14 @@ def main(name: str, device: str, limit: str, folder: str) -> None:
     """Run a part that has so many seconds, of which the last fifth is for scoring."""
     until, record = time.monotonic() + 0.8 * float(limit), {}
     with warnings.catch_warnings(record=True, action="always") as said:
-        for row, found in PARTS[name](torch.device(device), until, Path(folder)):
-            notes = list(dict.fromkeys(str(each.message) for each in said))  # such as that no graph was made
-            said.clear()
-            record[row] = found | {f"warning {n}": note for n, note in enumerate(notes, 1)}
-            write_record(Path(folder) / f"{name}.json", record)
+        try:
+            for row, found in PARTS[name](torch.device(device), until, Path(folder)):
+                notes = list(dict.fromkeys(str(each.message) for each in said))  # such as for want of graphs
+                said.clear()
+                record[row] = found | {f"warning {n}": note for n, note in enumerate(notes, 1)}
+                write_record(Path(folder) / f"{name}.json", record)
+        finally:
+            print(*(each.message for each in said), sep="\n", file=sys.stderr)
 
 
 if __name__ == "__main__":

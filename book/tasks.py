@@ -278,7 +278,7 @@ def gpu(options) -> None:
     folder, end = ROOT / "runs" / "gpu", time.monotonic() + 60 * given.minutes
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
-    # With the translator, which has the rest, all parts share twelve minutes; else those that are named do.
+    # Seconds of twelve minutes, of which the translator has the rest; without it, all go to those named.
     shared = 720 if "ted" in given.only else sum(GPU_PARTS[name] for name in given.only)
     for name in given.only:
         left, share = end - time.monotonic(), 60 * given.minutes / shared
@@ -292,13 +292,15 @@ def gpu(options) -> None:
             command.append(f"--junitxml={folder / 'tests.xml'}")
         process = subprocess.Popen([sys.executable, *command], cwd=ROOT)
         try:
-            how = f", status {code}" if (code := process.wait(max(0.0, limit))) else ""
+            code = process.wait(max(0.0, limit - 10 * (name == "tests")))
+            how = f", status {code}" if code else ""
         except subprocess.TimeoutExpired:
             how = ", cut"
             if name == "tests":
                 process.send_signal(signal.SIGINT)  # pytest then tells what it has found
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(10)
+        finally:
             process.kill()
             process.wait()
         lines.append(f"{name}: {time.monotonic() - start:.0f} s{how}")

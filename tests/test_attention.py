@@ -33,10 +33,7 @@ from transformer.modern.language_model import LanguageModel, LanguageModelConfig
 from transformer.speed.kernels import fast_attention
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-ATTENTIONS = {
-    "written out": lambda *args: scaled_dot_product_attention(*args)[0],
-    "fused": fused_attention,
-}
+ATTENTIONS = {"written out": lambda *args: scaled_dot_product_attention(*args)[0], "fused": fused_attention}
 both_attentions = pytest.mark.parametrize("attend", ATTENTIONS.values(), ids=ATTENTIONS)
 every_attention = pytest.mark.parametrize(
     "attend", [*ATTENTIONS.values(), fast_attention], ids=[*ATTENTIONS, "fast"]

@@ -141,7 +141,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 # %% book/07-training.ipynb · Evaluation · [evaluate-loss]
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Move a batch to a device: what can move, also in mappings, tuples and lists, which become tuples."""
+    """Move a batch to a device: what can move, also in mappings and tuples, and in lists, made tuples."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):  # another library's

@@ -13,7 +13,7 @@ from transformer.model import Transformer, TransformerConfig
 from transformer.validation import check_choice, check_type, optional_import
 
 __all__ = [
-    "original", "is_compiled", "parts_of", "differences", "configured", "parameter_owners",
+    "original", "plain_name", "is_compiled", "parts_of", "differences", "configured", "parameter_owners",
     "place_all", "planned", "check_finite", "check_shapes", "by_parameter", "check_fit", "set_weights",
     "plain_state", "plain_transformer", "save_weights", "read_weights", "load_weights",
 ]  # fmt: skip
@@ -32,7 +32,7 @@ def original(module: Any) -> Any:
     return module
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """A module's or a tensor's name, without what `torch.compile` has put in."""
     return ".".join(part for part in name.split(".") if part != _WRAPPED)
 
@@ -45,7 +45,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 def parts_of(module: nn.Module) -> dict[str, Any]:
     """All modules inside a module by name, as they were before `torch.compile`; itself under `""`."""
-    return {_plain_name(name): part for name, part in module.named_modules(remove_duplicate=False)}
+    return {plain_name(name): part for name, part in module.named_modules(remove_duplicate=False)}
 
 
 def differences(module: nn.Module, plan: nn.Module) -> Iterator[tuple[str, str, str]]:
@@ -97,7 +97,7 @@ def parameter_owners(module: nn.Module) -> dict[str, str]:
     """For every parameter's name, the first name of the same parameter."""
     first: dict[int, str] = {}
     named = module.named_parameters(remove_duplicate=False)
-    return {_plain_name(name): first.setdefault(id(x), _plain_name(name)) for name, x in named}
+    return {plain_name(name): first.setdefault(id(x), plain_name(name)) for name, x in named}
 
 
 def place_all(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -150,7 +150,7 @@ def by_parameter(weights: Mapping[str, Tensor], places: Mapping[str, str]) -> di
 def check_fit(model: nn.Module, weights: Mapping[str, Any]) -> None:
     """Refuse weights of another model, by name, shape, kind of number or sharing (`ValueError`)."""
     own = plain_state(model, keep_vars=True)
-    weights, first = {_plain_name(str(name)): x for name, x in weights.items()}, dict[int, str]()
+    weights, first = {plain_name(str(name)): x for name, x in weights.items()}, dict[int, str]()
     places = {name: first.setdefault(id(x), name) for name, x in own.items()}
     wanted = {name: tuple(own[name].shape) for name in places.values()}
     check_shapes({name: getattr(x, "shape", ()) for name, x in weights.items()}, wanted, places)
@@ -170,14 +170,14 @@ def set_weights(model: nn.Module, state: Any, path: Path | str) -> None:
     except ValueError as error:
         raise CheckpointError(f"{path} belongs to another model: {error}") from error
     # The names of either side may be those of torch.compile, and a shared table has one of its own.
-    places = {_plain_name(name): name for name in model.state_dict()}
-    weights = {places[_plain_name(name)]: x for name, x in state["model"].items()}
+    places = {plain_name(name): name for name in model.state_dict()}
+    weights = {places[plain_name(name)]: x for name, x in state["model"].items()}
     model.load_state_dict(weights, strict=False)
 
 
 def plain_state(model: nn.Module, keep_vars: bool = False) -> dict[str, Any]:
     """The `state_dict` of a model under the names that it has without `torch.compile`."""
-    return {_plain_name(name): x for name, x in model.state_dict(keep_vars=keep_vars).items()}
+    return {plain_name(name): x for name, x in model.state_dict(keep_vars=keep_vars).items()}
 
 
 def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
@@ -192,7 +192,7 @@ def plain_transformer(model: Any, besides: Collection[str] = ()) -> Transformer:
     with torch.device("meta"):
         plain = Transformer(TransformerConfig(**settings))
     named, owners = model.named_parameters(remove_duplicate=False), parameter_owners(plain)
-    own = {_plain_name(name): x.detach() for name, x in named}
+    own = {plain_name(name): x.detach() for name, x in named}
     wanted = {name: tuple(plain.get_parameter(name).shape) for name in owners}
     try:
         check_shapes({name: x.shape for name, x in own.items() if name not in besides}, wanted, {})

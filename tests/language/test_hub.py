@@ -25,7 +25,7 @@ def hub(tmp_path, monkeypatch) -> Path:
     """The folder from which what is fetched comes; the packaged translator lies there as someone/phrases."""
     store = tmp_path / "hub"
 
-    def snapshot_download(repo_id, *, allow_patterns, **how):
+    def snapshot_download(repo_id, *, allow_patterns):
         if not (store / repo_id).is_dir():
             raise errors.LocalEntryNotFoundError("nothing here\n\nand no network")
         kept = tmp_path / "cache" / repo_id

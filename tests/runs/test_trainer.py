@@ -31,8 +31,14 @@ def make_trainer(directory=None, model=None, loss=teacher_forced_loss, **changes
     progress = changes.pop("progress", False)
     settings = dict(steps=12, log_every=2, evaluate_every=4, keep=2) | changes
     config = TrainingConfig(**settings)
-    model = model or make_model()
+    model = make_model() if model is None else model
     return Trainer(model, loss, batches, schedule, config, directory, evaluate, progress)
+
+
+def frozen(model):
+    """With a table that isn't trained."""
+    model.src_embedding.requires_grad_(False)
+    return model
 
 
 class Cut(BaseException):
@@ -109,7 +115,13 @@ def test_a_run_goes_on_in_another_precision():
 
 
 def test_a_first_batch_of_arrays_has_a_checksum():
-    assert len({BatchStream([[np.full(3, n)]], 1, 0).fingerprint for n in range(2)}) == 2
+    batches = np.zeros(3), np.ones(3), np.arange(3), np.arange(3)[::-1]
+    assert len({BatchStream([[batch]], 1, 0).fingerprint for batch in batches}) == 4
+
+
+def test_a_frozen_run_goes_on_compiled(tmp_path):
+    make_trainer(tmp_path, frozen(make_model()), steps=4).fit()
+    make_trainer(tmp_path, torch.compile(frozen(make_model()), backend="eager"), steps=6).fit()
 
 
 LINES = [torch.randint(4, 9, (6,), generator=torch.Generator().manual_seed(n)) for n in range(10)]
@@ -349,12 +361,6 @@ def test_work_whose_checkpoints_are_gone_is_not_written_over(tmp_path, left):
     with pytest.raises(CheckpointError, match="holds a run, but no checkpoint of it is whole: none is left"):
         make_trainer(tmp_path).fit()
     assert contents(tmp_path) == before
-
-
-def frozen(model):
-    """With a table that isn't trained."""
-    model.src_embedding.requires_grad_(False)
-    return model
 
 
 @pytest.mark.slow

@@ -330,7 +330,8 @@ class PrefetchedEpochs:
 
     def _in_a_worker(self, epoch: int) -> Iterator[Any]:
         # What is prepared for an epoch and those after it, in their order, one ahead for each process.
-        workers = max(1, min(8, (os.cpu_count() or 1) // 2))
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of torchrun
+        workers = max(1, min(8, (os.cpu_count() or 1) // 2 // processes))
         loader = DataLoader(
             _Prepared(self.prepare), None, sampler=count(epoch), num_workers=workers, prefetch_factor=1,
             collate_fn=lambda prepared: prepared, worker_init_fn=_follow_parent,

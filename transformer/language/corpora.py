@@ -254,7 +254,7 @@ _UNSEEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text without characters of category Cf that nobody sees and no script needs: soft hyphens."""
+    """The text without characters of category Cf that nobody sees and no script needs, like soft hyphens."""
     return _UNSEEN.sub(r"\1", text)
 
 

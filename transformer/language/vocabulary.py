@@ -65,7 +65,7 @@ def _learn(
     if len(numbers) > size:  # then nothing is merged, and these are the characters
         n = len(numbers) - len(SPECIALS)
         raise ValueError(f"size must be at least {len(numbers)} for texts of {n} characters, but is {size}")
-    # Texts may spell a special entry, which nothing is merged into, nor merged with.
+    # Texts may spell a special entry, but nothing is merged into one, or with one.
     merges = [(a, b) for a, b in trained["merges"] if not {a, b, a + b} & {*SPECIALS}]
     return sorted(numbers, key=numbers.__getitem__), merges
 

@@ -70,16 +70,16 @@ class BatchStream:
         and dictionaries, and objects' own; the rest is left out."""
         total, waiting = hashlib.sha256(), [next(self._epoch(0), None)]
         while waiting:
-            part = waiting.pop()
-            if getattr(getattr(part, "dtype", None), "kind", "O") in "biuf":  # NumPy's
-                part = torch.as_tensor(part)
-            if isinstance(part, Tensor):
+            part: Any = waiting.pop()
+            if getattr(getattr(part, "dtype", None), "kind", "O") in "biufc":  # NumPy's
+                total.update(f"{part.dtype} {[*part.shape]}".encode() + part.tobytes())
+            elif isinstance(part, Tensor):
                 numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 total.update(f"{part.dtype} {list(part.shape)}".encode() + numbers.numpy().tobytes())
             elif isinstance(part, Mapping | list | tuple):
                 waiting += part.values() if isinstance(part, Mapping) else part
             elif hasattr(part, "__dict__"):  # its own tensors: it may refer to anything, itself included
-                waiting += [own for own in vars(part).values() if isinstance(own, Tensor)]
+                waiting += [own for own in vars(part).values() if hasattr(own, "dtype")]
         return total.hexdigest()[:16]
 
     def _epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:

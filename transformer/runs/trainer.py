@@ -25,7 +25,7 @@ from transformer.speed.fast import accelerated
 from transformer.speed.graphs import UpdateGraphs
 from transformer.training import evaluating
 from transformer.validation import check_choice, check_number, check_rate, check_size, check_type
-from transformer.weights import is_compiled, original, plain_state, plain_transformer, set_weights
+from transformer.weights import is_compiled, original, plain_name, plain_state, plain_transformer, set_weights
 
 __all__ = ["TrainingConfig", "Trainer", "Scores", "StoppedRun", "Stop"]
 
@@ -165,9 +165,9 @@ class Trainer:
             StoppedRun: a signal asked the process to end.
             FloatingPointError: the loss, its gradient or the metric to monitor is not finite.
             TypeError, ValueError: no batch in an epoch, or a metric that no log can hold, or none to monitor.
-            CheckpointError: no checkpoint is whole, or the newest whole one has another model, setting (but
-                `steps` and `keep`), first batch, rate of update 1, 10 or 100 (for as many `steps`), or option
-                of a loss, a dataclass or `partial`. The directory is as it was then.
+            CheckpointError: no checkpoint is whole, or the newest whole one has another model, frozen part,
+                setting (but `steps` and `keep`), first batch, rate of update 1, 10 or 100 (for as many
+                `steps`), or option of a loss, a dataclass or `partial`. The directory is as it was then.
             BlockingIOError: another process is training in the directory.
         """
         stop = Stop(max_minutes)
@@ -356,7 +356,7 @@ def _resume(trainer: Trainer) -> bool:
         compared = [name for name in theirs | ours if not (longer and name.startswith("rate of"))]
         changed = [name for name in compared if theirs.get(name) != ours.get(name)]
         if changed:
-            pairs = (f"{name} = {theirs.get(name)!s:.60} and not {ours.get(name)}" for name in changed)
+            pairs = (f"{name} = {theirs.get(name)!s:.60} and not {ours.get(name)!s:.60}" for name in changed)
             raise CheckpointError(f"{path} belongs to a run with {', '.join(pairs)}")
         set_weights(trainer.model, state, path)
         for name, part in trainer._parts.items():
@@ -377,8 +377,8 @@ def _settings(trainer: Trainer, step: int) -> dict[str, str]:
     if is_dataclass(of_model := getattr(trainer.model, "config", None)):
         values |= {f"model.{name}": value for name, value in vars(of_model).items()}
     words = {name: repr(value) for name, value in values.items()}
-    if frozen := [name for name, p in trainer.model.named_parameters() if not p.requires_grad]:
-        words["frozen"] = repr(frozen)  # Adam's averages go by place
+    frozen = [plain_name(name) for name, p in trainer.model.named_parameters() if not p.requires_grad]
+    words |= {"frozen": repr(frozen)} if frozen else {}  # Adam's averages go by place
     for number in (number for number in _REMEMBERED if number <= step):
         words[f"rate of update {number}"] = f"{trainer.updater.schedule(number):.6e}"  # rounding may differ
     options = vars(trainer.loss) if is_dataclass(trainer.loss) else getattr(trainer.loss, "keywords", {})
