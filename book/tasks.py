@@ -285,7 +285,9 @@ def gpu(options) -> None:
         limit = left - GPU_PARTS["compiled"] * share if name == "ted" else max(25.0, GPU_PARTS[name] * share)
         limit = left if name == given.only[-1] else min(left, limit)
         path, start, how = folder / f"{name}.json", time.monotonic(), ""
-        remove(path)
+        left_by = {"tests": ["tests.xml"], "ted": ["record.json", "translator"]}.get(name, [])
+        for old in (path, *(folder / each for each in left_by)):  # of an earlier run
+            remove(old)
         command = ["-m", "benchmarks.gpu", name, given.device, str(limit), str(folder)]
         if name == "tests":
             command = ["-m", "pytest", *ANY_VERSIONS, "-q", "tests/test_cuda.py", "-k", f"[{given.device}"]
