@@ -71,7 +71,8 @@ class BatchStream:
         total, waiting = hashlib.sha256(), [next(self._epoch(0), None)]
         while waiting:
             part: Any = waiting.pop()
-            if getattr(getattr(part, "dtype", None), "kind", "O") in "biufc":  # NumPy's
+            kind = getattr(getattr(part, "dtype", None), "kind", "O")
+            if kind in "biufc" and hasattr(part, "tobytes"):  # NumPy's
                 total.update(f"{part.dtype} {[*part.shape]}".encode() + part.tobytes())
             elif isinstance(part, Tensor):
                 numbers = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -79,7 +80,8 @@ class BatchStream:
             elif isinstance(part, Mapping | list | tuple):
                 waiting += part.values() if isinstance(part, Mapping) else part
             elif hasattr(part, "__dict__"):  # its own tensors: it may refer to anything, itself included
-                waiting += [own for own in vars(part).values() if hasattr(own, "dtype")]
+                parts = vars(part).values()
+                waiting += [own for own in parts if isinstance(own, Tensor) or hasattr(own, "tobytes")]
         return total.hexdigest()[:16]
 
     def _epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
