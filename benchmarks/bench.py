@@ -19,7 +19,7 @@ from benchmarks.levers import measure_levers, measure_on_text
 from benchmarks.measure import machine_facts
 from benchmarks.peers import missing_peers
 from benchmarks.roofline import measure_roofline
-from benchmarks.training import measure_compiled, measure_profile, measure_saved, measure_training
+from benchmarks.training import measure_compiled, measure_profile, measure_training
 from benchmarks.workload import SIZES
 from transformer.files import write_record
 from transformer.runs.folder import run_facts
@@ -32,7 +32,6 @@ SECTIONS = {
     "compiled": measure_compiled,
     "levers": measure_levers,
     "levers on ted": partial(measure_on_text, "ted"),  # where TRANSFORMER_DATA says where it is
-    "memory": measure_saved,
     "profile": measure_profile,
     "decoding": measure_decoding,
 }

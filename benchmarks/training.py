@@ -1,4 +1,4 @@
-"""Training: how long a step takes, what it keeps in memory, and what its time goes into."""
+"""Training: how long a step takes, and what its time goes into."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from benchmarks.measure import (
     product_peak,
     ratio,
     ratios_to_ours,
-    saved_bytes,
     seconds,
     spread,
 )  # fmt: skip
@@ -162,18 +161,6 @@ def measure_compiled(size: Size, rounds: int, seed: int) -> dict[str, Any]:
         for name, found in times.items()
     }
     return {"size": size.name, "first step": first, "engines": engines}
-
-
-def measure_saved(size: Size, rounds: int, seed: int) -> dict[str, Any]:
-    """Count what the forward pass of each engine keeps for the backward pass."""
-    batch = middle_batch(size, seed)
-    results: dict[str, Any] = {}
-    for precision in PRECISIONS:
-        for name, build in peer_trainings(size, precision, seed).items():
-            training = build()
-            kept = saved_bytes(training.model, lambda: training.mean_loss(batch))  # noqa: B023 (called at once)
-            results.setdefault(name, {})[precision] = kept
-    return {"size": size.name, "tokens": token_counts([batch], size.config.pad_id), "bytes": results}
 
 
 def kind_of(operation: str) -> str:

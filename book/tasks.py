@@ -256,7 +256,7 @@ def types(options) -> None:
 
 @command
 def bench(options) -> None:
-    """measure speed and memory beside peers: bench --only training"""
+    """measure speed beside peers: bench --only training"""
     python, stamp, needs = installed(), VENV / ".bench-installed", "benchmarks/requirements.txt"
     if read(stamp) != digest(*REQUIREMENTS, needs):
         call(python, "-m", "pip", "install", "--quiet", "--requirement", needs)
