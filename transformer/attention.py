@@ -110,7 +110,7 @@ def fused_attention(
     return context.masked_fill(nothing, 0.0)
 
 
-# %% book/03-attention.ipynb · The module · [key-value-cache]
+# %% book/03-attention.ipynb · The whole class · [key-value-cache]
 KeysAndValues = tuple[Tensor, Tensor]
 Projection = Callable[[], KeysAndValues]
 _Keeping = Callable[[nn.Module, Projection], KeysAndValues]  # `append` or `hold` of a cache

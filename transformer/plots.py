@@ -35,7 +35,7 @@ def plot_attention(
     return ax
 
 
-# %% book/03-attention.ipynb · Multi-head attention · [plot-curves]
+# %% book/03-attention.ipynb · What it costs · [plot-curves]
 def _current_axes() -> Any:
     try:
         import matplotlib.pyplot as plt  # the package needs it for pictures only

@@ -65,7 +65,7 @@ def reversal_batch(
     return inputs, _outputs(inputs, n_digits)
 
 
-# %% book/09-toy-task.ipynb · A small model · [toy-config]
+# %% book/09-toy-task.ipynb · Training · [toy-config]
 def toy_config(n_digits: int = 10, **changes: Any) -> TransformerConfig:
     """The configuration of a toy model: 2+2 layers of width 128.
 

@@ -24,8 +24,8 @@ CELLS = {
         evaluate-loss-code what-fit-takes fit fit-parts copy-train copy-check
     """,
     "09": """
-        imports reverse-and-mark reversal-batch toy-config reversal-batches exact-match short-run solution-3
-        record-table full-run
+        imports reverse-and-mark reversal-batch toy-config reversal-batches exact-match model-size short-run
+        solution-3 record-table full-run
     """,
     "11": """
         imports-here copy-task go-on checkpoint-imports random-state save-checkpoint load-checkpoint

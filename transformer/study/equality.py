@@ -6,7 +6,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 __all__ = ["show_equal"]
 
 
-# %% book/01-gradients.ipynb · The dense layer · [show-equal]
+# %% book/01-gradients.ipynb · A worked example · [show-equal]
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
