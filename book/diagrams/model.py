@@ -48,8 +48,9 @@ def lookup() -> Diagram:
     for row in range(4):
         d.box(380, 62 + 40 * row, "", "plain", 120, 20, radius=0)
         d.arrow((table.right[0], 62 + 40 * row), (318, 62 + 40 * row))
+    rows = d.frame(380, 122, 136, 156)
     plus = d.plus(380, 246)
-    d.arrow((380, 194), plus.top)
+    d.arrow(rows.bottom, plus.top)
     positions = d.box(222, 246, "positions 0, 1, 2, 3", "plain", 160, 30)
     d.arrow(positions.right, plus.left)
     d.arrow(plus.bottom, (380, 292))
