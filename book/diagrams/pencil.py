@@ -137,8 +137,8 @@ class Diagram:
         place = f'x="{number(x)}" y="{number(y)}"'
         if turn:
             place += f' transform="rotate({number(turn)} {number(x)} {number(y)})"'
-        elif {"code", "over"} <= {*look.split()} and " " in text:  # a blank in code is as wide as a letter
-            width = CODE_LETTER * len(text)
+        elif "over" in look.split() and " " in text:  # a line must not show through a blank
+            width = (CODE_LETTER if "code" in look else 6) * len(text)
             corner = f'x="{number(x - width / 2)}" y="{number(y - 6)}"'
             self.pieces.append(f'<rect {corner} width="{number(width)}" height="12" class="ground"/>')
         self.pieces.append(f'<text {place} class="{look}">{rich(text)}</text>')

@@ -174,7 +174,7 @@ def resumption() -> Diagram:
         d.arrow((at(update), 30), (at(update), 40), tip=False)
     d.text(8, 18, "update", "start")
     d.arrow((at(0), 62), (at(40), 62), kind="attention")
-    d.text(at(15), 46, "without a break", "over")
+    d.text(at(15), 78, "without a break", "over")
     d.arrow((at(0), 122), (at(28), 122), kind="attention")
     d.text(at(29.3), 122, "×", "bold")
     d.text(at(34.5), 122, "power cut", "over")
@@ -183,8 +183,8 @@ def resumption() -> Diagram:
     d.text(at(5), 104, "checkpoints", "over")
     d.arrow((at(20), 132), (at(20), 176), kind="weight")
     d.arrow((at(20), 182), (at(40), 182), kind="attention")
-    d.text(at(30), 166, "the same updates again", "over")
-    d.text(at(16), 160, "resume", "end over")
+    d.text(at(30), 198, "the same updates again", "over")
+    d.text(at(19), 154, "resume", "end over")
     d.arrow((at(40) + 6, 62), (456, 62), (456, 182), (at(40) + 6, 182), kind="value", tip=False)
     d.text(448, 122, "=", "bold over")
     d.box(30, 232, "", "weight", 20, 16)
@@ -254,7 +254,7 @@ def kernels_flow() -> Diagram:
     d.arrow(check.right, error.left, label="no", look="", dashed=True)
     d.arrow(check.bottom, fast.top, label="yes", look="")
     d.arrow(model.bottom, (70, 112), fast.left, kind="weight")
-    d.text(74, 134, "its parameters", "")
+    d.text(124, 98, "its parameters", "")
     columns = (78, 124), (242, 124), (404, 112)
     names = "forward", "loss in chunks", "search step"
     uses = [
@@ -306,7 +306,7 @@ def exchange() -> Diagram:
     """Under the hood: models come in by one gate, and leave by another."""
     d = Diagram(474, 420)
     d.text(12, 24, "in", "bold start")
-    for x, name in ((100, "torch.nn"), (242, "a Marian folder"), (390, "a Llama folder")):
+    for x, name in ((108, "torch.nn"), (244, "Marian, M2M-100"), (380, "Llama")):
         source = d.box(x, 24, name, "memory", 128, 30)
         d.arrow(source.bottom, (x, 67))
     d.box(237, 82, "settings, names, shapes, types", "plain", 440, 30)
@@ -323,10 +323,10 @@ def exchange() -> Diagram:
     d.arrow(model.bottom, (150, 309))
     d.arrow((412, 309), (412, 202), dashed=True, kind="logits")
     d.text(12, 380, "out", "bold start")
-    for x, name in ((110, "torch.nn"), (237, "Marian, M2M-100"), (372, "CTranslate2")):
-        folder = d.box(x, 380, name, "memory", 112, 30)
+    for x, name in ((108, "torch.nn"), (244, "Marian, M2M-100"), (380, "CTranslate2")):
+        folder = d.box(x, 380, name, "memory", 128, 30)
         d.arrow((x, 339), folder.top)
-    d.text(304, 408, "a whole folder, or none")
+    d.text(312, 408, "a whole folder, or none")
     return d
 
 
@@ -393,7 +393,7 @@ def routed_network() -> Diagram:
             gate = "g = 0.7" if expert == 1 else "g = 0.3"
             d.arrow(router.right, (190, 110), (190, y), box.left, kind="value")
             d.arrow(box.right, (374, y), (374, 110), total.left, kind="value")
-            d.text(404, y + (-12 if expert == 1 else 14), gate, "start")
+            d.text(382, 70 if expert == 1 else 134, gate, "start")
     d.arrow(total.right, (466, 110))
     return d
 
@@ -416,7 +416,7 @@ def speculation() -> Diagram:
         if place < 3:
             d.arrow((x + 31, 44), (x + 41, 44))
     d.text(260, 18, "four passes, one after the other")
-    d.text(296, 152, "one pass over all of them", "over")
+    d.text(8, 138, "in one pass", "start")
     return d
 
 
@@ -572,7 +572,7 @@ def parts_of_a_run() -> Diagram:
     d.arrow(batches.right, stream.left)
     d.arrow(stream.right, updater.left, label="group", at=(313, 22))
     d.arrow(updater.bottom, log.top, label="loss, tokens, norm", at=(386, 84))
-    d.arrow(evaluate.right, best.left, label="metrics", at=(143, 110))
+    d.arrow(evaluate.right, best.left, label="metrics", at=(143, 101))
     d.arrow(best.bottom, (228, 191), kind="memory")
     d.arrow((370, 145), (370, 191), kind="memory")
     d.arrow((66, 241), best_file.top, kind="memory", label="if best", at=(66, 256))
