@@ -1,7 +1,5 @@
 """Checks beside those of test_bad_input.py: where values are looked at."""
 
-from __future__ import annotations
-
 import torch
 
 from transformer.validation import check_ids, check_range, is_traced

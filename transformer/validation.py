@@ -97,7 +97,7 @@ def is_traced(*tensors: Tensor) -> bool:
 def check_ids(name: str, ids: Tensor, vocab_size: int, always: bool = False) -> None:
     """Refuse what is no `torch.long` tensor (`TypeError`) `[B, T]` (`ValueError`); ids as `check_range`."""
     if not isinstance(ids, Tensor) or ids.dtype != torch.long:
-        kind = getattr(ids, "dtype", type(ids).__name__)
+        kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
         raise TypeError(f"{name} must be a torch.long tensor, not {kind}")
     if ids.dim() != 2:
         raise ValueError(f"{name} must have shape [batch, length], not {list(ids.shape)}")

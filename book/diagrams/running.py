@@ -195,13 +195,13 @@ def resumption() -> Diagram:
 def data_parallel() -> Diagram:
     """Chapter 11: two processes make one update."""
     d = Diagram(470, 412)
-    for x, name, tokens in ((112, "process 0", "n_{0}"), (358, "process 1", "n_{1}")):
+    for x, process in ((112, 0), (358, 1)):
         d.frame(x, 200, 212, 384)
-        d.text(x, 24, name, "bold")
+        d.text(x, 24, f"process {process}", "bold")
         data = d.box(x, 62, "its own batches", "plain", 150, 30)
         model = d.box(x, 118, "weights θ", "weight", 150, 30)
-        loss = d.box(x, 174, f"L, and {tokens} tokens", "logits", 150, 30)
-        gradient = d.box(x, 264, "W ∇L / N", "query", 150, 30)
+        loss = d.box(x, 174, f"L_{{{process}}}, and n_{{{process}}} tokens", "logits", 150, 30)
+        gradient = d.box(x, 264, f"W ∇L_{{{process}}} / N", "query", 150, 30)
         mean = d.box(x, 352, "θ after Adam's step", "weight", 150, 30)
         d.arrow(data.bottom, model.top)
         d.arrow(model.bottom, loss.top)

@@ -258,8 +258,10 @@ def test_own_files_end_in_a_translator_that_every_command_takes(texts, tmp_path,
     assert capsys.readouterr().err.endswith(f"; {model} is one\n")
     same = ["--dev-source", files[1], "--dev-target", files[3], "--max-minutes", "0"]
     assert main([*texts, *same, "--directory", str(tmp_path / "same")]) == 0
-    said = "100 pairs to train on, 100 to judge by, 100 of them trained on as well"
-    assert said in capsys.readouterr().out
+    assert "100 to judge by, 100 of them trained on as well" in capsys.readouterr().out
+    for name in files[1::2]:
+        open(name, "w").close()
+    assert main(["evaluate", *files]) == 2 and "holds no sentence to score" in capsys.readouterr().err
     data = read_recipe(tmp_path / "run" / "config.json").data
     assert data.languages == "en zxx" and data.preparation == "as it is"
 
@@ -305,7 +307,7 @@ def test_texts_that_lie_elsewhere_are_the_same_texts(texts, tmp_path, capsys):
     assert data.files == [str(tmp_path / "moved" / name) for name in ("train.words", "train.iso")]
 
 
-@pytest.mark.parametrize("name", ["sha256", "source"])
+@pytest.mark.parametrize("name", ["sha256", "source", "corpus"])
 def test_what_follows_from_texts_cannot_be_set(name, texts, tmp_path, capsys):
     assert main([*texts, "--set", f"{name}="]) == 2
     assert f"{name} cannot be set: it follows from the texts" in capsys.readouterr().err
@@ -575,6 +577,7 @@ def test_info_shows_what_a_translator_is_made_of(capsys):
         (["--epochs", "3", "train"], "--epochs stands before the command"),
         (["train", "nothing"], "recipe must be one of ['toy', 'phrases', "),
         (["evaluate", "--corpus", "klingon"], "klingon"),
+        (["train", "toy", "--set", "steps"], "--set must have the form NAME=VALUE, not 'steps'"),
         (["evaluate", "--source", "a"], "--source and --reference belong together"),
         (["evaluate", *"--source a --reference b --split dev".split()], "--split are of a corpus"),
     ],

@@ -244,6 +244,9 @@ def test_bad_input_is_refused_by_name():
         speculative_decoding(model, model, tokens(2, 3), 3)
     with pytest.raises(ValueError, match="n_ahead"):
         speculative_decoding(model, model, tokens(1, 3), 3, n_ahead=0)
+    model.embedding.weight.detach().fill_(math.nan)
+    with pytest.raises(ValueError, match="gives NaN"):
+        generate(model, tokens(1, 3), 3)
 
 
 def test_texts_end_where_each_has_written_its_end():

@@ -372,7 +372,9 @@ def _compared(pairs: Sequence[Pair], preparation: Preparation) -> list[tuple[str
     return [tuple(normalize(preparation.prepare(side)) for side in pair) for pair in pairs]
 
 
-def held_out(pairs: Sequence[Pair], preparation: Preparation = AS_IT_IS) -> tuple[list[Pair], list[Pair]]:
+def held_out(
+    pairs: Sequence[tuple[str, str]], preparation: Preparation = AS_IT_IS
+) -> tuple[list[Pair], list[Pair]]:
     """Divide a corpus into pairs to train on and pairs to judge by, of which training shows none.
 
     Pairs that the `preparation` makes equal count as one. Both lists are in the order of the corpus. The

@@ -22,6 +22,8 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError("--corpus and --split are of a corpus, --source and --reference of two files")
     if options.source:
         pairs = read_pairs(options.source, options.reference)
+        if not pairs:
+            raise ValueError(f"{options.source} holds no sentence to score")
     elif translator.preparation != CORPORA:
         raise ValueError(
             f"a translator of texts that are {translator.preparation} cannot be scored on a corpus, whose "

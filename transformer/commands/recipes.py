@@ -15,7 +15,7 @@ from torch import Tensor
 from transformer.commands.data import ParallelData, Reversals, Translations, held_out
 from transformer.files import file_sha256, read_record
 from transformer.language.batches import TokenBatches, encode_pairs
-from transformer.language.corpora import AS_IT_IS, CorpusError, Pair, Preparation, as_pairs
+from transformer.language.corpora import AS_IT_IS, CorpusError, Preparation, as_pairs
 from transformer.language.translator import Translator
 from transformer.language.vocabulary import Vocabulary, normalize
 from transformer.layers import LayerConfig
@@ -153,7 +153,9 @@ def changed(recipe: Recipe, **changes: Any) -> Recipe:
 def parsed(changes: Iterable[str]) -> dict[str, Any]:
     """Settings written as `name=value`: `true`, `false`, `inf`, a number, a pair of these, or else a text."""
     words, values = {"true": True, "false": False, "inf": math.inf}, dict[str, Any]()
-    for name, _, text in (change.partition("=") for change in changes):
+    for name, equals, text in (change.partition("=") for change in changes):
+        if not equals:
+            raise ValueError(f"--set must have the form NAME=VALUE, not {name!r}")
         try:
             values[name] = words[text] if text in words else ast.literal_eval(text)
         except (ValueError, SyntaxError):
@@ -290,7 +292,7 @@ def train_translator(
     device: torch.device | str | None = None,
     progress: bool = False,
     max_minutes: float | None = None,
-    pairs: Sequence[Pair] | None = None,
+    pairs: Sequence[tuple[str, str]] | None = None,
 ) -> tuple[Translator, Trainer]:
     """Train a translator as `train_recipe` does, with its other arguments.
 

@@ -67,7 +67,7 @@ def requested(options: argparse.Namespace) -> Recipe:
             print("choosing sizes for these texts", flush=True)  # a minute for 100,000 pairs
         recipe = own_recipe(preparation, **{name: getattr(options, name) or "" for name in FILES})
     changes = parsed(options.set)
-    for name in changes.keys() & {*FILES, "sha256"}:
+    for name in changes.keys() & {*FILES, "sha256", *(["corpus"] * bool(options.source))}:
         raise ValueError(f"{name} cannot be set: it follows from the texts")
     if options.graphs and "n_shapes" in settings(recipe):
         changes = {"n_shapes": N_SHAPES} | changes
@@ -121,7 +121,7 @@ def check_same_run(folder: RunFolder, recipe: Recipe) -> None:
             there, here = before.get(name, ""), asked.get(name, "")
             if there != here and name not in FILES and not (name == "steps" and there < here):
                 message = f"{folder.path} holds a run with {name} = {there}, and {name} = {here} is asked for"
-                same = "" if name == "sha256" else f", or go on by --set {name}={there}"
+                same = "" if name == "sha256" else f", or go on by --set {shlex.quote(f'{name}={there}')}"
                 raise ValueError(f"{message}: name another --directory{same}")
 
 
@@ -155,7 +155,8 @@ def add_options(add: Add) -> None:
         add(flag, metavar="FILE", help=text)
     codes = "their languages, such as de en (default: not said)"
     add("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help=codes)
-    form = "what is done to all texts, in training and in use (default: as it is)"
+    form = "what is done to all texts, in training and in use; tokenized ones are in lower case, too "
+    form += "(default: as it is)"
     add("--preparation", choices=PREPARATIONS, help=form)
     folder = "the run's folder (default: runs/ and the recipe's name, or runs/own)"
     add("--directory", metavar="FOLDER", help=folder)

@@ -302,8 +302,8 @@ class Preparation:
     All drop what is not `visible`.
 
     Args:
-        name: ``"as it is"``, ``"lower case"``, or ``"tokenized"``, which is the form of the book's
-            corpora.
+        name: ``"as it is"``, ``"lower case"``, or ``"tokenized"``: in lower case and tokenized,
+            as the book's corpora are.
         languages: Codes of source and target, such as ``("pt", "en")``; ``None`` if they are not known.
 
     Example:

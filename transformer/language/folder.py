@@ -211,6 +211,6 @@ def load_model(path: Path | str, device: torch.device | str = "cpu") -> Transfor
     """
     place, (weights, facts) = check_device(device), read_weights(path)
     if "config" not in facts:
-        raise CheckpointError(f"{path} holds weights alone: give them to a model with load_weights")
+        raise CheckpointError(f"{path} holds weights alone: see transformer.weights.load_weights")
     with refusing_damage(path):
         return _assembled(TransformerConfig(**json.loads(facts["config"])), weights, place)

@@ -202,7 +202,7 @@ class Vocabulary:
         return [self.pieces[index] for index in numbers]
 
     def save(self, path: str | Path) -> None:
-        """Write the vocabulary to `path` as a JSON file, whole or not at all."""
+        """Write the vocabulary, without its `preparation`, as a JSON file, whole or not at all."""
         content = json.dumps(_content(self.pieces, self.merges), indent=2, ensure_ascii=False)
         with atomic_file(path) as part:
             part.write_bytes(content.encode())

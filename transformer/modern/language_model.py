@@ -295,7 +295,8 @@ def generate(
         the new token ids `[B, L]`; L is `n_tokens`, or less where all texts have ended.
 
     Raises:
-        TypeError, ValueError, IndexError: as in `LanguageModel.forward`; the prompt is empty.
+        TypeError, ValueError, IndexError: as in `LanguageModel.forward`; the prompt is empty, or
+            logits are NaN.
     """
     check_ids("prompt", prompt, model.config.vocab_size, always=True)
     check_size(n_tokens=n_tokens, prompt_length=prompt.size(1))
@@ -304,6 +305,8 @@ def generate(
     with evaluating(model):
         for _ in range(n_tokens):
             logits = model(tokens[:, cache.length :], cache=cache)[:, -1]  # [B, V]
+            if logits.isnan().any():
+                raise ValueError("model must give numbers for logits, but gives NaN")
             chosen = choose(logits)
             if eos_id is not None:
                 chosen = chosen.masked_fill(ended, eos_id)

@@ -111,7 +111,8 @@ def parse_batch(name: str, batch: Any) -> Batch:
         raise ValueError(f"{name} must have the same number of rows, at least 1, but has {sizes}")
     if set(roles) == {"src", "labels"}:
         src, labels = parts[roles["src"]], parts[roles["labels"]]
-        if src.shape == labels.shape and shift_of(src, labels) in (0, 1):
+        shifts = (0, 1) if isinstance(batch, Mapping) else (1,)  # a pair of equal ids is source and target
+        if src.shape == labels.shape and shift_of(src, labels) in shifts:
             roles = {"read": roles["src"], "labels": roles["labels"]}  # of a language model
     return Batch(batch, parts, roles)
 
@@ -231,8 +232,10 @@ class Program:
 
     @cached_property
     def sentences(self) -> list[list[int]]:
-        """What the loss asks for, sentence by sentence."""
-        return [[y for y in reading.targets.tolist() if y >= 0] for reading in self.each]
+        """What the loss asks for, sentence by sentence; once, if it reads each twice, as R-Drop does."""
+        asked = [[y for y in reading.targets.tolist() if y >= 0] for reading in self.each]
+        times = 1 + (len(self.each[0].targets) > self.few.ids("labels").size(1))
+        return [ids[: len(ids) // times] for ids in asked]
 
     @cached_property
     def first(self) -> list[int]:

@@ -274,6 +274,8 @@ def _check_modes(p: Program) -> Finding:
 def _check_overfit(p: Program) -> Finding:
     """A few sentences can be learned by heart."""
     p.model = without_dropout(copy.deepcopy(p.original))
+    # Without a source, texts that begin alike can't all be learned.
+    few = p.few if "src" in p.few.roles else p.few.rows(p.longest)
     parameters = [q for q in p.model.parameters() if q.requires_grad]
     optimizer, start = torch.optim.Adam(parameters), time.monotonic()
     losses: list[float] = []
@@ -282,14 +284,14 @@ def _check_overfit(p: Program) -> Finding:
         for _ in range(20):
             optimizer.param_groups[0]["lr"] = 3e-3 * min(1, (len(losses) + 1) / 30)
             optimizer.zero_grad()
-            loss = loss_value(p.loss(p.model.train(), p.few.given()))
+            loss = loss_value(p.loss(p.model.train(), few.given()))
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
             losses.append(loss.item())
-        logits, targets = p.read(p.few)[:2]
+        logits, targets = p.read(few)[:2]
         right = float((logits.argmax(dim=-1) == targets)[targets >= 0].double().mean())
-    learned = f"{len(losses)} updates on {len(p.few.ids('labels'))} sentences: {right:.0%} of tokens right"
+    learned = f"{len(losses)} updates on {len(few.ids('labels'))} sentences: {right:.0%} of tokens right"
     if right == 1:
         return _right(f"{learned}, loss {losses[0]:.3g} to {losses[-1]:.3g}")
     p.more["search"] = None
@@ -364,8 +366,9 @@ def check_training(
 
     Args:
         model: any module that can be copied.
-        batch: `(src, tgt)`, `(src, decoder input, labels)`, ids alone for a language model, or a
-            mapping such as Hugging Face's; ids are `[B, ·]`. A few rows run, all are compared with `dev`.
+        batch: `(src, tgt)`, `(src, decoder input, labels)`, ids alone for a language model (ours:
+            `decoder_only(model)`), or a mapping such as Hugging Face's; ids are `[B, ·]`. A few rows run, all
+            are compared with `dev`.
         loss: called as `loss(model, batch)`, the loss as your program computes it: a scalar, or a sum
             and the number of tokens. `None`: cross-entropy of `model(src, tgt[:, :-1])`, by the adapters
             of `check_model`, or what `model(**batch)` calls its loss.
