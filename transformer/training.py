@@ -220,7 +220,7 @@ def fit(
     evaluate: Callable[[Any], Mapping[str, float]] | None = None,
     evaluate_every: int = 100, seed: int = 0,
 ) -> list[dict[str, float]]:
-    """Train a model by AdamW, in the plain loop; return a log of its updates and evaluations.
+    """Train a model with AdamW, in a plain loop; return a log of its updates and evaluations.
 
     Args:
         model: what to train; its batches are brought to its device.

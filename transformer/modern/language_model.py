@@ -395,7 +395,8 @@ def speculative_decoding(
         the new token ids `[1, n_tokens]`.
 
     Raises:
-        TypeError, ValueError, IndexError: as in `generate`; the prompt has more than one row.
+        TypeError, ValueError, IndexError: as in `LanguageModel.forward`; the prompt is empty or has
+            more than one row.
 
     Source: Leviathan et al. (2023); Chen et al. (2023).
     """

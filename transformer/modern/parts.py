@@ -123,7 +123,7 @@ class RoutedFeedForward(nn.Module):
 
 # %% book/15-since-2017.ipynb · Load balancing · [balance-loss]
 def balance_loss(scores: Tensor, n_chosen: int) -> Tensor:
-    """How unevenly a router uses its experts: 1 if evenly, E if always the same one.
+    """How unevenly a router uses its experts: 1 if evenly, E / `n_chosen` if always the same ones.
 
     Args:
         scores: of a router, `[..., E]`.

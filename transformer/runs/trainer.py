@@ -47,7 +47,7 @@ class TrainingConfig:
         monitor: the metric that decides which weights are best; with a `-` before it, less is better.
         weight_decay: how much an update also shrinks matrices, in units of the learning rate.
         average: how much of itself the moving average of the weights keeps in an update; 0 for none.
-            Evaluations see it, and so does what runs in `with trainer.updater.averaged():`.
+            Evaluations use it, and so does what runs in `with trainer.updater.averaged():`.
         patience: evaluations without a new best after which the run is over; 0 for any number.
 
     Raises:

@@ -234,8 +234,9 @@ class Program:
     def sentences(self) -> list[list[int]]:
         """What the loss asks for, sentence by sentence; once, if it reads each twice, as R-Drop does."""
         asked = [[y for y in reading.targets.tolist() if y >= 0] for reading in self.each]
-        times = 1 + (len(self.each[0].targets) > self.few.ids("labels").size(1))
-        return [ids[: len(ids) // times] for ids in asked]
+        more = len(self.each[0].targets) > self.few.ids("labels").size(1)
+        twice = more and all(ids == 2 * ids[: len(ids) // 2] for ids in asked)
+        return [ids[: len(ids) // 2] for ids in asked] if twice else asked
 
     @cached_property
     def first(self) -> list[int]:

@@ -291,7 +291,8 @@ def _check_overfit(p: Program) -> Finding:
             losses.append(loss.item())
         logits, targets = p.read(few)[:2]
         right = float((logits.argmax(dim=-1) == targets)[targets >= 0].double().mean())
-    learned = f"{len(losses)} updates on {len(few.ids('labels'))} sentences: {right:.0%} of tokens right"
+    rows = len(few.ids("labels"))
+    learned = f"{len(losses)} updates on {rows} sentence{'s' * (rows > 1)}: {right:.0%} of tokens right"
     if right == 1:
         return _right(f"{learned}, loss {losses[0]:.3g} to {losses[-1]:.3g}")
     p.more["search"] = None
@@ -365,10 +366,10 @@ def check_training(
     Everything runs on copies. The model, its mode, its gradients and torch's generators stay as they are.
 
     Args:
-        model: any module that can be copied.
-        batch: `(src, tgt)`, `(src, decoder input, labels)`, ids alone for a language model (ours:
-            `decoder_only(model)`), or a mapping such as Hugging Face's; ids are `[B, ·]`. A few rows run, all
-            are compared with `dev`.
+        model: any module that can be copied; our language model as
+            `transformer.study.model_checks.decoder_only(model)`, if no `loss` is given.
+        batch: `(src, tgt)`, `(src, decoder input, labels)`, ids alone for a language model, or a mapping
+            such as Hugging Face's; ids are `[B, ·]`. A few rows run, all are compared with `dev`.
         loss: called as `loss(model, batch)`, the loss as your program computes it: a scalar, or a sum
             and the number of tokens. `None`: cross-entropy of `model(src, tgt[:, :-1])`, by the adapters
             of `check_model`, or what `model(**batch)` calls its loss.
