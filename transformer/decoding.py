@@ -4,8 +4,9 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "DecoderState", "decoder_state", "greedy_search", "check_search", "length_norm", "BeamResult",
-    "keep_best", "best_continuations", "merge_hypotheses", "extend_beam", "check_beam", "beam_search",
+    "DecoderState", "decoder_state", "greedy_search", "check_search", "check_numbers", "length_norm",
+    "BeamResult", "keep_best", "best_continuations", "merge_hypotheses", "extend_beam", "check_beam",
+    "beam_search",
 ]
 
 
@@ -108,7 +109,7 @@ def greedy_search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
             if len(left) < len(rows):
                 rows, last, active = rows[left], last[left], active[left]
                 state.keep(left)
-    _check_numbers(broken)
+    check_numbers(broken)
     return tokens[:, :length]
 
 
@@ -124,8 +125,8 @@ def check_search(model: Transformer, src: Tensor, max_length: int) -> None:
         raise ValueError(f"max_length must be at most the model's {longest}, but is {max_length}")
 
 
-def _check_numbers(broken: Tensor) -> None:
-    # The best of some logits, or of scores that come from them, is NaN where any of them is.
+def check_numbers(broken: Tensor) -> None:
+    """Refuse a model with a NaN among its logits, which `broken` tells (`ValueError`)."""
     if broken:
         raise ValueError("model must give numbers for logits, but gives NaN")
 
@@ -302,6 +303,6 @@ def beam_search(
     with evaluating(model):
         state = decoder_state(model, src, beam_size)
         best = _search(state, src, beam_size, length_penalty, max_length, model.config)
-    _check_numbers(best.scores.isnan().any())
+    check_numbers(best.scores.isnan().any())
     absent = (best.scores == -torch.inf)[:, :, None]
     return BeamResult(best.tokens.masked_fill(absent, model.config.pad_id), best.scores)

@@ -67,7 +67,7 @@ def requested(options: argparse.Namespace) -> Recipe:
             print("choosing sizes for these texts", flush=True)  # a minute for 100,000 pairs
         recipe = own_recipe(preparation, **{name: getattr(options, name) or "" for name in FILES})
     changes = parsed(options.set)
-    for name in changes.keys() & {*FILES, "sha256", *(["corpus"] * bool(options.source))}:
+    for name in changes.keys() & ({*FILES, "sha256"} | ({"corpus"} if options.source else set())):
         raise ValueError(f"{name} cannot be set: it follows from the texts")
     if options.graphs and "n_shapes" in settings(recipe):
         changes = {"n_shapes": N_SHAPES} | changes
@@ -155,8 +155,7 @@ def add_options(add: Add) -> None:
         add(flag, metavar="FILE", help=text)
     codes = "their languages, such as de en (default: not said)"
     add("--languages", nargs=2, metavar=("SOURCE", "TARGET"), help=codes)
-    form = "what is done to all texts, in training and in use; tokenized ones are in lower case, too "
-    form += "(default: as it is)"
+    form = "the form of all texts; tokenized is in lower case, too (default: as it is)"
     add("--preparation", choices=PREPARATIONS, help=form)
     folder = "the run's folder (default: runs/ and the recipe's name, or runs/own)"
     add("--directory", metavar="FOLDER", help=folder)

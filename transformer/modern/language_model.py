@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer.attention import KeysAndValues, KeyValueCache, Projection, fused_attention
+from transformer.decoding import check_numbers
 from transformer.model import initialize
 from transformer.modern.parts import (
     GATES,
@@ -305,8 +306,7 @@ def generate(
     with evaluating(model):
         for _ in range(n_tokens):
             logits = model(tokens[:, cache.length :], cache=cache)[:, -1]  # [B, V]
-            if logits.isnan().any():
-                raise ValueError("model must give numbers for logits, but gives NaN")
+            check_numbers(logits.isnan().any())
             chosen = choose(logits)
             if eos_id is not None:
                 chosen = chosen.masked_fill(ended, eos_id)
