@@ -402,14 +402,14 @@ def later(wait: float, route: Route) -> None:
 
 @reads_pages
 def test_a_page_is_light_to_load_and_nothing_moves_meanwhile(page, tab):
-    """How much moves depends on what comes late: here each font does, one after the other.
+    """How much moves depends on what comes late: here each font does, one after the other, and a figure's model.
 
     Formulas need no program, the index comes only to the search page, and a model with its figure.
     """
     loaded: set[Path] = set()
     tab.on("requestfinished", lambda request: loaded.add(Path(unquote(urlsplit(request.url).path))))
     tab.add_init_script(SHIFTS)
-    tab.route("**/*.woff2", partial(later, 0.15))
+    tab.route(re.compile(r"\.woff2|-model\.js"), partial(later, 0.15))
     for width in (390, 1280):
         tab.set_viewport_size({"width": width, "height": 900})
         tab.goto(page.as_uri())
