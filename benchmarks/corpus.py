@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from transformer.files import write_record
-from transformer.language.batches import BPEDropout, TokenBatches, encode_pairs, pad, padding_waste
+from transformer.language.batches import (
+    BPEDropout,
+    TokenBatches,
+    batch_cuts,
+    encode_pairs,
+    pad,
+    padding_waste,
+)  # fmt: skip
 from transformer.language.corpora import load_corpus
 from transformer.language.vocabulary import Vocabulary
 from transformer.runs.folder import run_facts
@@ -24,15 +31,8 @@ Encoded = tuple[list[int], list[int]]
 
 def in_turn(pairs: Sequence[Encoded], max_tokens: int) -> Iterator[tuple[Tensor, ...]]:
     """Make batches of the pairs in the order in which they come, as a yardstick."""
-    batch: list[Encoded] = []
-    longest = 0
-    for pair in pairs:
-        longest = max(longest, *map(len, pair))
-        if (len(batch) + 1) * longest > max_tokens:
-            yield tuple(pad(side) for side in zip(*batch, strict=True))
-            batch, longest = [], max(map(len, pair))
-        batch.append(pair)
-    yield tuple(pad(side) for side in zip(*batch, strict=True))
+    for cut in batch_cuts([max(map(len, pair)) for pair in pairs], max_tokens):
+        yield tuple(pad(side) for side in zip(*pairs[cut], strict=True))
 
 
 def corpus_facts(

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer.speed.fast import FastLinear
 from transformer.speed.kernels import HAS_ONEDNN, linear_by_onednn
@@ -186,19 +185,6 @@ def saved_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:
         kept = loss()  # as long as it is there, no address is given out twice
     del kept
     return sum(storages.values())
-
-
-class OperationCounter(TorchDispatchMode):
-    """Counts the operations that run within it, but for views, which move no data."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if not func.is_view:
-            self.count += 1
-        return func(*args, **(kwargs or {}))
 
 
 # Variables by which libraries are held to a part of the processor's instructions.

@@ -10,7 +10,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.measure import (
     CPU,
-    OperationCounter,
     interleaved,
     product_peak,
     ratio,
@@ -173,12 +172,9 @@ def profile_step(training: Training, batch: Batch) -> dict[str, Any]:
     """Where the time of one training step goes, after a step that warms up.
 
     Returns:
-        `"shares"` of the time by kind; `"seconds"` by operation; `"operations"`, those that are no views.
+        `"shares"` of the time by kind; `"seconds"` by operation.
     """
     training.step(batch)
-    counter = OperationCounter()
-    with counter:
-        training.step(batch)
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         training.step(batch)
     times = {event.key: event.self_cpu_time_total / 1e6 for event in recorded.key_averages()}
@@ -190,7 +186,6 @@ def profile_step(training: Training, batch: Batch) -> dict[str, Any]:
     return {
         "shares": shares,
         "seconds": {operation: value for operation, value in slowest if value > 0.001 * total},
-        "operations": counter.count,
     }
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transformer import TransformerConfig, pad
+from transformer.language.batches import batch_cuts
 
 SHORTEST, LONGEST = 5, 40  # target tokens of a sentence, the start token not counted
 
@@ -69,17 +70,11 @@ def shuffled_batches(
         tuple(ids[ids != config.pad_id].tolist() for ids in pair) for batch in batches for pair in zip(*batch)
     ]
     order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed))
-    groups: list[list[tuple[list[int], list[int]]]] = []
-    longest = 0
-    for pair in (pairs[place] for place in order.tolist()):
-        longest = max(longest, len(pair[1]) - 1)  # the start token is not counted
-        if not groups or (len(groups[-1]) + 1) * longest > target_tokens:
-            groups.append([])
-            longest = len(pair[1]) - 1
-        groups[-1].append(pair)
+    pairs = [pairs[place] for place in order.tolist()]
+    cuts = batch_cuts([len(tgt) - 1 for _, tgt in pairs], target_tokens)  # the start token is not counted
     return [
         (pad([src for src, _ in group], config.pad_id), pad([tgt for _, tgt in group], config.pad_id))
-        for group in groups
+        for group in (pairs[cut] for cut in cuts)
     ]
 
 

@@ -288,7 +288,7 @@ def gpu(options) -> None:
         left_by = {"tests": ["tests.xml"], "ted": ["record.json", "translator"]}.get(name, [])
         for old in (path, *(folder / each for each in left_by)):  # of an earlier run
             remove(old)
-        command = ["-m", "benchmarks.gpu", name, given.device, str(limit), str(folder)]
+        command = ["-m", "benchmarks.gpu", name, given.device, str(start + 0.8 * limit), str(folder)]
         if name == "tests":
             command = ["-m", "pytest", *ANY_VERSIONS, "-q", "tests/test_cuda.py", "-k", f"[{given.device}"]
             command.append(f"--junitxml={folder / 'tests.xml'}")

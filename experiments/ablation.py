@@ -27,8 +27,7 @@ from transformer import TransformerConfig, Translator, load_corpus
 from transformer.commands.recipes import RECIPES, changed, train_translator
 from transformer.files import atomic_file, read_record, write_record
 from transformer.language.translator import Search
-from transformer.runs.folder import RunFolder, run_facts
-from transformer.runs.loop import load_checkpoint
+from transformer.runs.folder import run_facts
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "ablation"
@@ -43,7 +42,6 @@ ROWS: dict[str, dict[str, Any]] = {
     "dropout-01": {"dropout": 0.1},
     "dropout-03": {"dropout": 0.3},
     "r-drop": {"r_drop": 5.0},
-    "r-drop-same-time": {"r_drop": 5.0, "steps": 1650, "warmup_steps": 500, "evaluate_every": 150},
     "bpe-dropout": {"bpe_dropout": 0.1},
     "vocabulary-8000": {"vocab_size": 8000},
     "vocabulary-2000": {"vocab_size": 2000},
@@ -67,20 +65,6 @@ PATCHES = {
         partial(TransformerConfig, tie_embeddings=False),
     ),
 }
-SEARCHES = {
-    "greedy": Search(1),
-    "beam 4": Search(4),
-    "beam 4, no penalty": Search(4, 0.0),
-    "beam 8": Search(8),
-}
-# Weights of the last checkpoints, oldest first: means, and a moving average that halves what it held.
-AVERAGES = {
-    "average of 2": [1] * 2,
-    "average of 3": [1] * 3,
-    "average of 5": [1] * 5,
-    "moving average": [1, 1, 2, 4, 8],
-}
-FREE = [name for name in (*SEARCHES, *AVERAGES) if name != "beam 4"]  # that is the base itself
 
 
 def train(row: str, max_minutes: float | None) -> None:
@@ -100,25 +84,13 @@ def train(row: str, max_minutes: float | None) -> None:
             parameters = sum(parameter.numel() for parameter in translator.model.parameters())
             facts = run_facts(trainer.updater.device) | {"parameters": parameters, "seconds": seconds}
             write_record(folder / "record.json", facts | {"log": trainer.history})
-            write_record(folder / "dev.json", {"beam 4": translated(translator, SEARCHES["beam 4"])})
+            write_record(folder / "dev.json", {"beam 4": translated(translator)})
 
 
-def translated(translator: Translator, search: Search) -> list[str]:
-    """The development split, translated."""
+def translated(translator: Translator) -> list[str]:
+    """The development split, translated with a beam of 4."""
     sources = [pair.source for pair in load_corpus("ted", "dev")]
-    return translator.translate_tokenized(sources, search)
-
-
-def averaged(folder: Path, weights: Sequence[int]) -> Translator:
-    """A translator whose weights are a weighted mean over the last checkpoints of a run."""
-    translator = Translator.load(folder / "translator", "cpu")
-    states = [load_checkpoint(path)["model"] for path in RunFolder(folder).checkpoints()[-len(weights) :]]
-    mean = {
-        name: sum(weight * state[name] for weight, state in zip(weights, states, strict=True)) / sum(weights)
-        for name in states[0]
-    }
-    translator.model.load_state_dict(mean)
-    return translator
+    return translator.translate_tokenized(sources, Search(4))
 
 
 def counts(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
@@ -161,10 +133,6 @@ def collect() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         record = read_record(RUNS / row / "record.json")
         facts[row] = {name: record[name] for name in kept} | {"settings": ROWS[row]}
         found[row] = counts(read_record(RUNS / row / "dev.json")["beam 4"], references)
-        if row == "base":
-            for name, hypotheses in free(RUNS / row).items():
-                facts[name] = {"of": "base"}
-                found[name] = counts(hypotheses, references)
     return facts, found
 
 
@@ -179,24 +147,6 @@ def score() -> None:
     for name, row in sorted(rows.items(), key=lambda item: -item[1]["gain"]):
         numbers = row["gain"], *row["interval"]
         print(f"  {name:24}{row['BLEU-tok']:6.2f}", *(f"{number:+7.2f}" for number in numbers))
-
-
-def free(folder: Path) -> dict[str, list[str]]:
-    """What costs no training: other searches, and averages of the base's last checkpoints.
-
-    They are translated once, and read from the folder afterward.
-    """
-    path = folder / "free.json"
-    found = read_record(path) if path.exists() else {}
-    for name in FREE:
-        if name not in found:
-            is_mean = name in AVERAGES
-            translator = (
-                averaged(folder, AVERAGES[name]) if is_mean else Translator.load(folder / "translator", "cpu")
-            )
-            found[name] = translated(translator, SEARCHES["beam 4" if is_mean else name])
-            write_record(path, found)
-    return found
 
 
 def main() -> None:

@@ -220,13 +220,6 @@ class Patched(nn.Module):
 # Ours
 
 
-class NoPositions(nn.Module):
-    """Returns what it is given."""
-
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        return x
-
-
 class Meddled(Transformer):
     """Our model with a fault in one of its methods."""
 

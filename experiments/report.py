@@ -22,7 +22,7 @@ from transformer.commands.data import Translations
 from transformer.commands.recipes import read_recipe
 from transformer.files import read_record, write_record
 from transformer.language.corpora import Pair, detokenize, load_corpus, tokenize
-from transformer.language.translator import Search, Translator, by_words
+from transformer.language.translator import Search, Translator
 from transformer.runs.folder import run_facts
 from transformer.training import record_path
 
@@ -90,8 +90,6 @@ def ask_own_sentences(translator: Translator, search: Search) -> dict[str, Any]:
     ours = load_sentences()
     sources, targets = ([tokenize(sentence[side]) for sentence in ours] for side in (1, 2))
     found = translator.translate_tokenized(sources, search)
-    moved = [s for s, sentence in zip(sources, ours, strict=True) if sentence.category == "adjectives"]
-    reordered = [by_words(translator.align(source, search)) for source in moved[:3]]
     aligned = [translator.align(source) for source in ALIGNED]
     typed, metric = [[*map(detokenize, side)] for side in (found, targets)], CHRF()
     return {
@@ -103,7 +101,6 @@ def ask_own_sentences(translator: Translator, search: Search) -> dict[str, Any]:
             }
             for sentence, text, own in zip(ours, *typed, strict=True)
         ],
-        "reordered": [{**x._asdict(), "weights": rounded(x.weights.mean(dim=1))} for x in reordered],
         "alignments": [{**x._asdict(), "weights": rounded(x.weights[-1])} for x in aligned],
     }
 

@@ -402,7 +402,7 @@ def later(wait: float, route: Route) -> None:
 
 @reads_pages
 def test_a_page_is_light_to_load_and_nothing_moves_meanwhile(page, tab):
-    """How much moves depends on what comes late: here each font does, one after the other, and a figure's model.
+    """How much moves depends on what comes late: here fonts, one after the other, and a figure's model.
 
     Formulas need no program, the index comes only to the search page, and a model with its figure.
     """

@@ -1,6 +1,7 @@
 """What a recipe learns from: the toy's reversals, or translated sentences of a corpus or of your own."""
 
 import atexit
+import gc
 import multiprocessing
 import os
 import signal
@@ -360,6 +361,7 @@ class _Prepared(Dataset[Any]):  # not `PrefetchedEpochs` itself: in a circle, no
 
 
 def _follow_parent(number: int) -> None:
+    gc.freeze()  # what was the parent's, a GPU's memory among it, is not this process's to free
     # Signals that end a run are for the parent to obey; without it, this process ends whatever it waits for.
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
