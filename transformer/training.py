@@ -256,7 +256,9 @@ def fit(
         history.append(log | {"tokens": int(n_tokens)})
         if evaluate is not None and (step % evaluate_every == 0 or step == steps):
             with evaluating(model):
-                history.append({"step": step, **evaluate(model)})
+                scores = evaluate(model)
+            check_type(Mapping, **{"evaluate(model)": scores})
+            history.append({"step": step, **scores})
     return history
 
 
