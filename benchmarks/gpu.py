@@ -28,7 +28,7 @@ from transformer.files import write_record
 from transformer.language.batches import padding_waste
 from transformer.language.translator import Search, evaluate_translator
 from transformer.runs.folder import run_facts
-from transformer.runs.loop import Updater, autocast
+from transformer.runs.loop import Updater, autocast, best_precision
 from transformer.speed.graphs import GraphedTransformer, UpdateGraphs
 from transformer.toy import exact_match, toy_config
 from transformer.training import to_device
@@ -42,7 +42,7 @@ class Rung:
 
     fast: bool = True
     tf32: bool = True
-    precision: str = "bfloat16"
+    precision: str = "auto"  # half precision on a GPU that has it
     graphs: bool = False
     compiled: bool = False
 
@@ -51,7 +51,7 @@ class Rung:
 LADDER = {
     "float32": Rung(False, False, "float32"),
     "TF32": Rung(False, True, "float32"),
-    "bfloat16": Rung(False),
+    "half precision": Rung(False),
     "accelerated": Rung(),
     "graph": Rung(graphs=True),
     "compiled": Rung(compiled=True),
@@ -63,7 +63,7 @@ Rows = Iterator[tuple[str, dict[str, Any]]]
 def facts(device: torch.device, until: float, folder: Path) -> Rows:
     """What the machine is, and its ceilings."""
     yield "run", run_facts(device)
-    for precision in ("bfloat16", "float32")[device.type == "cpu" :]:
+    for precision in dict.fromkeys((best_precision(device), "float32")):
         yield precision, {"TFLOP/s": product_peak(precision, device, repeats=2)["flops"] / 1e12}
     yield "GB/s", {name: rate / 1e9 for name, rate in memory_bandwidth(device, 2).items()}
 
@@ -100,19 +100,18 @@ def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[s
 
 
 def update_of(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[str, Any]:
-    """An update of a batch of so many tokens. A CPU computes in float32: few have units for bfloat16."""
+    """An update of a batch of so many tokens."""
     gpu, (batch,) = device.type == "cuda", sentence_batches(size.config, tokens, 1)
     torch.set_float32_matmul_precision("high" if how.tf32 else "highest")
     if gpu:
         gc.collect()  # models of earlier rungs, whose memory would be counted
         torch.cuda.reset_peak_memory_stats()
     loss, model = teacher_forced_loss, our_model(size.config).to(device).train()
-    precision = how.precision if gpu else "float32"
     model = accelerate(model) if how.fast else model
     if how.compiled:
         loss.dispatch(type(model))  # into its cache, whose change after a call would compile all again
         loss = torch.compile(loss, dynamic=True, backend="inductor" if gpu else "eager")
-    updater = Updater(model, loss, lambda step: 1e-4, size.clip_norm, precision)
+    updater = Updater(model, loss, lambda step: 1e-4, size.clip_norm, how.precision)
     work = partial(updater, [to_device(batch, device)])
     with UpdateGraphs(updater).used() if how.graphs else nullcontext():
         step = mean_seconds(work, device)
@@ -137,10 +136,10 @@ def searches(device: torch.device, until: float, folder: Path) -> Rows:
     for sentences, beam_size in sizes if gpu else [(1, 1), (1, 4)]:
         src = decoding_sources(size.config, sentences).to(device)
         for kind, half in ((accelerate, False), (accelerate, gpu), (GraphedTransformer, gpu)):
-            with autocast(device, "bfloat16" if half else "float32"):
+            with autocast(device, best_precision(device) if half else "float32"):
                 took = mean_seconds(partial(our_search, kind(model), src, beam_size, LENGTH), device)
             graphs = ", graphs" * (kind is GraphedTransformer)
-            name = f"{sentences} sentences, beam {beam_size}{', bfloat16' * half}{graphs}"
+            name = f"{sentences} sentences, beam {beam_size}{', half precision' * half}{graphs}"
             yield name, {"ms a step": 1000 * took / LENGTH, "tokens/s": sentences * LENGTH / took}
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transformer.runs.loop import PRECISIONS
 from transformer.speed.fast import FastLinear
 from transformer.speed.kernels import HAS_ONEDNN, linear_by_onednn
 
@@ -91,7 +92,7 @@ def product_peak(
     the package would leave the product to torch.
 
     Args:
-        precision: `"float32"` or `"bfloat16"`.
+        precision: `"float32"`, `"bfloat16"` or `"float16"`.
         device: to compute on.
         shapes: rows, inner size and columns of the products to try; by default some that a Transformer has.
         repeats: timed rounds of each; the fastest counts.
@@ -99,7 +100,7 @@ def product_peak(
     Returns:
         `"flops"`: a second, of the best; `"products"`: all.
     """
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+    dtype = PRECISIONS[precision]
     shapes = shapes or PRODUCTS[device.type]
     kernels: dict[str, Callable[[Tensor], Callable[[Tensor], Tensor]]] = {
         "F.linear": lambda weight: partial(F.linear, weight=weight),

@@ -33,7 +33,7 @@ from transformer import (
 )
 from transformer.attention import fused_attention
 from transformer.decoding import decoder_state
-from transformer.runs.loop import Updater
+from transformer.runs.loop import Updater, autocast
 from transformer.speed import fast, graphs
 from transformer.speed.graphs import GraphedTransformer
 from transformer.training import to_device
@@ -99,9 +99,10 @@ def waits(device: torch.device) -> Iterator[list[str]]:
             yield questions.asked
         return
     found: list[str] = []
-    torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True, action="always") as warned:
+            torch.cuda.set_sync_debug_mode("warn")  # which warns once that it is a prototype
+            warned.clear()
             yield found
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -371,7 +372,7 @@ def test_searches_as_graphs_are_the_eager_ones(recorder, device, monkeypatch, lo
 def test_steps_as_graphs_in_half_precision_are_the_eager_ones(recorder, device):
     """Keys and values have the precision of the products that make them."""
     model, src = make_model().eval().to(device), make_batch()[0].to(device)
-    with torch.autocast(device.type, torch.bfloat16):
+    with autocast(device, "bfloat16"):
         states: list[Any] = [decoder_state(kind(model), src) for kind in (GraphedTransformer, accelerate)]
         for _ in range(4):
             ours, theirs = (state.step(src[:, 0]).float() for state in states)

@@ -310,8 +310,7 @@ def test_a_slice_of_a_patient_run_gives_its_newest_weights(tmp_path):
 
 def test_the_recipes_of_recorded_runs_stay_as_they_were():
     for name in ("toy", "ted-small", "phrases"):
-        # Their records tell which precision that was.
-        kept = read_recipe(record_path(f"{name}.json"))
+        kept = read_recipe(record_path(f"{name}.json"))  # which tells the precision that was had
         assert RECIPES[name] == changed(kept, precision=RECIPES[name].training.precision)
 
 

@@ -132,7 +132,8 @@ def rounded(n: int) -> int:
 
 
 def _error_summary(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip():.200}"
+    first = error.__context__ or error  # a recording that is spoiled fails once more at its end
+    return f"{type(first).__name__}: {str(first).strip():.200}"
 
 
 def _warn(of: str, why: str) -> None:
