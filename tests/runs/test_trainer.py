@@ -309,22 +309,22 @@ def test_float16_clips_and_logs_the_gradient_without_its_scale():
 
 
 def test_float16_skips_an_update_that_overflows_and_remembers_the_scale(tmp_path):
-    spoiled = []
+    factors = iter([1e36])  # times the scale this is infinite, and so is the gradient
 
     def loss(model, batch):
         total, count = teacher_forced_loss(model, batch)
-        if len(spoiled) < 1:
-            spoiled.append(True)
-            total = total * 1e36  # times the scale this is infinite, and so is the gradient
-        return total, count
+        return total * next(factors, 1.0), count
 
     trainer = make_trainer(tmp_path, loss=loss, precision="float16", steps=1, evaluate=None)
     before = trainer.updater.scaler.get_scale()
     trainer.fit()
-    start = make_model().state_dict()
-    assert all(torch.equal(start[name], p) for name, p in trainer.model.state_dict().items())
+    assert all(map(torch.equal, trainer.model.parameters(), make_model().parameters()))
     again = make_trainer(tmp_path, precision="float16", steps=1, evaluate=None).fit()
     assert again.updater.scaler.get_scale() == before / 2
+    assert "norm" not in trainer.history[0]
+    factors = iter(lambda: 1e36, None)  # for ever
+    with pytest.raises(FloatingPointError, match="norm (inf|nan) at step"):
+        make_trainer(loss=loss, precision="float16", steps=50, log_every=10, evaluate=None).fit()
 
 
 # The trainer resumes

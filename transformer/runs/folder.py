@@ -180,6 +180,9 @@ class RunFolder:
             part.write_text("".join(map(_line, entries)), encoding="utf8")
 
 
+_LEAST_SCALE = 2.0**-16  # of a loss in float16, after 32 updates skipped: no other helps
+
+
 class RunLog:
     """The log of a run: its entries, `history`, the line that has begun, and the file in its folder, if it
     has one. With each entry a line is printed, of the run's `total_steps` updates; where they are 0, none."""
@@ -222,8 +225,9 @@ class RunLog:
         start = time.perf_counter()
         losses, counts, norms = (torch.stack(column) for column in zip(*self.updates))
         losses, counts, norms = summed_over_all(losses).cpu(), summed_over_all(counts).cpu(), norms.cpu()
-        scaled = self.updater.scaler.is_enabled()  # then a bad gradient has only skipped its update
-        bad = ~losses.isfinite() if scaled else ~(losses + norms).isfinite()
+        scaler = self.updater.scaler  # lowered, it may help after a bad gradient, whose update is skipped
+        skipping = scaler.is_enabled() and scaler.get_scale() > _LEAST_SCALE
+        bad = ~losses.isfinite() if skipping else ~(losses + norms).isfinite()
         if bad.any():
             first = int(bad.nonzero()[0])
             where = ", ".join(f"{what} {value}" for what, value in self.places[first].items())
@@ -238,7 +242,9 @@ class RunLog:
         step, tokens, place = self.updater.step, int(counts.sum()), self.places[-1]
         loss, rate = losses.double().sum().item() / max(tokens, 1), self.updater.schedule(step)
         entry = {"step": place["step"], "epoch": place["epoch"], "loss": loss, "rate": rate}
-        self.write(entry | {"norm": norms[-1].item(), "tokens": tokens, "seconds": round(self.seconds, 3)})
+        made = norms[norms.isfinite()].tolist()  # of updates that were not skipped
+        entry |= {"norm": made[-1]} if made else {}
+        self.write(entry | {"tokens": tokens, "seconds": round(self.seconds, 3)})
         self._begin_line()
 
     def write(self, entry: dict[str, float]) -> None:
