@@ -76,7 +76,7 @@ def scaled_dot_product_attention(
         context `[..., T, d_v]` and its weights `[..., T, S]`, after dropout.
         Half precision is computed in float32.
 
-    Source: Vaswani et al. (2017), equation 1; dropout on the weights is later practice.
+    Source: Vaswani et al. (2017), equation 1; dropout on the weights: section 6.3.
     """
     inputs = query, key, value
     Q, K, V = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in inputs)

@@ -89,7 +89,7 @@ class LayerConfig:
         d_model, d_ff: width of the vectors, and of the network's hidden layer.
         n_heads: number of attention heads; divides d_model.
         dropout: rate of the dropout on what each sublayer returns.
-        attention_dropout, activation_dropout: of attention weights, of activations; later.
+        attention_dropout, activation_dropout: of attention weights, of activations.
         activation: of the position-wise network, `"relu"`, `"gelu"` or `"silu"`.
         bias: whether linear layers and norms have one.
         norm_first: pre-norm instead of post-norm.

@@ -180,7 +180,7 @@ _OWN_LIMITS = 1_000_000, 10_000_000  # words up to which the first size is taken
 _OWN_SIZES = (  # the layers, the highest rate, tokens in a batch
     (replace(RECIPES["phrases"].model, dropout=0.1), 3e-3, 1000),
     (RECIPES["ted-small"].model, 1.2e-3, 2000),
-    (Stacks(norm_first=True), 7e-4, 4096),  # the paper's
+    (Stacks(norm_first=True), 7e-4, 4096),  # the paper's sizes and rate
 )
 
 

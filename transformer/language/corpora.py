@@ -161,7 +161,7 @@ def load_corpus(name: str, split: str) -> list[Pair]:
             message says which file to put where.
 
     Source:
-        "ted": Qi et al. (2018), section 3.
+        "ted": Qi et al. (2018), section 2.
 
     Example:
         >>> load_corpus("phrases", "test")[1]

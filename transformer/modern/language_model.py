@@ -213,7 +213,7 @@ class LanguageModel(nn.Module):
     Args:
         config: sizes and choices.
 
-    Source: Touvron et al. (2023), section 2.2.
+    Source: LLaMA (Touvron et al., 2023), section 2.2.
 
     Example:
         >>> model = LanguageModel(LanguageModelConfig(20, d_model=16, n_heads=2, n_layers=1, d_ff=40))

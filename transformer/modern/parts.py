@@ -306,7 +306,7 @@ def wsd_rate(
         warmup_steps: how many updates the rate rises for.
         decay: the share of the run over which it falls, as in `cooldown`.
 
-    Source: Hu et al. (2024), section 4.2; Hägele et al. (2024).
+    Source: Hägele et al. (2024); Hu et al. (2024), section 4.2, let it fall exponentially.
     """
     check_size(warmup_steps=warmup_steps)
     return peak * min(1.0, step / warmup_steps) * cooldown(step, steps, decay)

@@ -149,7 +149,7 @@ def autocast(device: torch.device, precision: str) -> Iterator[None]:
         yield
         return
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    # On the newest GPUs, half precision gets cuDNN's attention, which takes
+    # On an H100 or a B200, half precision gets cuDNN's attention, which takes
     # tenths of a second to plan for each new shape of a batch.
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
@@ -172,7 +172,7 @@ def best_precision(device: torch.device) -> str:
 
 # %% book/11-long-runs.ipynb · Weight averaging (EMA): the mean of many weights · [moving-average-class]
 class MovingAverage:
-    """A moving average of a model's parameters (Polyak and Juditsky, 1992).
+    """A moving average of a model's parameters, after Polyak and Juditsky (1992).
 
     Args:
         model: the model, whose parameters stay the same objects.

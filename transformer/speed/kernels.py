@@ -51,7 +51,7 @@ class _OneDNNLinear(torch.autograd.Function):
         return d_x, d_weight, slopes.sum(0) if ctx.needs_input_grad[2] else None
 
 
-# AMD's Zen 5, the first of them with `avx_vnni`, multiplies 512 bits at once, but MKL seems to use only 256.
+# AMD's Zen 5, the first of them with `avx_vnni`, multiplies up to 512 bits at once, MKL seemingly 256.
 _CPU: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every torch
 _ZEN_5 = "AMD" in _CPU.get("cpu_name", "") and _CPU.get("avx_vnni", False)
 _MKL_IS_SLOW = _ZEN_5 and torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -373,7 +373,7 @@ def patched(
         position: of the state in its sequence.
         vectors: what to put there, `[d_model]`, or `[B, d_model]` for each sentence.
 
-    Source: Vig et al. (2020), section 3.
+    Source: Vig et al. (2020); Meng et al. (2022), section 2.1.
     """
 
     def put(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
