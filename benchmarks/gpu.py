@@ -74,7 +74,8 @@ def ladder(device: torch.device, until: float, folder: Path) -> Rows:
     small = Size("toy", toy_config(pad_id=0, bos_id=1, eos_id=2))  # ids below those of the others
     others = [(SIZES["b"], 500), (SIZES["b"], 8000), *((small, 22 * rows) for rows in (32, 256, 4096))]
     for size, tokens in others if device.type == "cuda" else others[2:3]:
-        yield f"{size.name} {tokens:,} graph", measured(size, tokens, LADDER["graph"], device)
+        row = partial(measured, size, tokens, LADDER["graph"], device)
+        yield f"{size.name} {tokens:,} graph", attempted(row)
 
 
 def compiled(device: torch.device, until: float, folder: Path) -> Rows:
@@ -88,18 +89,19 @@ def rungs(device: torch.device, compiled: bool) -> Rows:
     for name, tokens in large if device.type == "cuda" else [("b", 200)]:
         for rung, how in LADDER.items():
             if how.compiled == compiled:
-                yield f"{name} {tokens:,} {rung}", measured(SIZES[name], tokens, how, device)
+                row = partial(measured, SIZES[name], tokens, how, device)
+                yield f"{name} {tokens:,} {rung}", attempted(row)
 
 
-def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[str, Any]:
-    """What `update_of` measures; where that fails, why, and the next row may work."""
+def attempted(measurement: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What it finds; where it fails, why, and the next one may work."""
     try:
-        return update_of(size, tokens, how, device)
+        return measurement()
     except Exception as error:
         return {"warning": f"{type(error).__name__}: {error}"}
 
 
-def update_of(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[str, Any]:
+def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[str, Any]:
     """An update of a batch of so many tokens."""
     gpu, (batch,) = device.type == "cuda", sentence_batches(size.config, tokens, 1)
     torch.set_float32_matmul_precision("high" if how.tf32 else "highest")
@@ -136,11 +138,16 @@ def searches(device: torch.device, until: float, folder: Path) -> Rows:
     for sentences, beam_size in sizes if gpu else [(1, 1), (1, 4)]:
         src = decoding_sources(size.config, sentences).to(device)
         for kind, half in ((accelerate, False), (accelerate, gpu), (GraphedTransformer, gpu)):
-            with autocast(device, best_precision(device) if half else "float32"):
-                took = mean_seconds(partial(our_search, kind(model), src, beam_size, LENGTH), device)
             graphs = ", graphs" * (kind is GraphedTransformer)
             name = f"{sentences} sentences, beam {beam_size}{', half precision' * half}{graphs}"
-            yield name, {"ms a step": 1000 * took / LENGTH, "tokens/s": sentences * LENGTH / took}
+            yield name, attempted(partial(searched, kind, model, src, beam_size, half))
+
+
+def searched(kind: Callable[..., Any], model: Any, src: Any, beam_size: int, half: bool) -> dict[str, float]:
+    """A search for tokens of all sentences of `src`."""
+    with autocast(src.device, best_precision(src.device) if half else "float32"):
+        took = mean_seconds(partial(our_search, kind(model), src, beam_size, LENGTH), src.device)
+    return {"ms a step": 1000 * took / LENGTH, "tokens/s": len(src) * LENGTH / took}
 
 
 def trained(recipe: Recipe, data: Any, device: torch.device, until: float) -> tuple[Any, dict[str, Any]]:

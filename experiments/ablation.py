@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS = Path("runs") / "ablation"
 RECORD = ROOT / "transformer" / "records" / "book" / "ablation.json"
 COUNTS = RECORD.with_name("ablation-counts.npz")  # of every row, what `counts` returns
-BUDGET = {"steps": 3300, "evaluate_every": 300, "keep": 5}
+BUDGET = {"steps": 3300, "evaluate_every": 300}
 ROWS: dict[str, dict[str, Any]] = {
     "base": {},
     "seed-1": {"seed": 1},

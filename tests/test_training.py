@@ -287,6 +287,7 @@ def test_a_loss_that_is_no_sum_with_its_count_is_refused(result, kind):
 @pytest.mark.parametrize(
     "changes, message",
     [
+        ({"loss": None}, "loss must be a Callable, not NoneType (None)"),
         ({"schedule": 1e-3}, "schedule must be a Callable, not float (0.001)"),
         ({"evaluate": {}}, "evaluate must be a Callable or NoneType, not dict ({})"),
         ({"evaluate": lambda model: 0.5}, "evaluate(model) must be a Mapping, not float (0.5)"),

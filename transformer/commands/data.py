@@ -301,7 +301,7 @@ class PrefetchedEpochs:
 
     With four cores or more there are up to eight processes, since a GPU needs only seconds for an epoch.
 
-    Linux alone safely copies a process with all that it has read; elsewhere each is prepared when it is due.
+    Linux alone safely copies a process with all that it has read; elsewhere an epoch is prepared when due.
 
     Args:
         prepare: `prepare(epoch)` returns what gives the batches when it is called with the epoch. It

@@ -45,7 +45,7 @@ class RMSNorm(nn.Module):
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         mean_square = wide.square().mean(-1, keepdim=True)  # [..., 1]
         normalized = wide * torch.rsqrt(mean_square + self.eps)
-        # Weights more precise than x, as Gemma's are, multiply before rounding.
+        # Weights more precise than x, as in Gemma's code, multiply before rounding.
         dtype = torch.promote_types(x.dtype, self.weight.dtype)
         return (normalized.to(dtype) * self.weight).to(x.dtype)
 

@@ -219,7 +219,8 @@ class RunLog:
         self.seconds += seconds
 
     def numbers(self) -> list[Tensor]:
-        """Losses, tokens and norms `[n]` of the line, of all processes together, on the CPU, all finite."""
+        """Losses, tokens and norms `[n]` of the line, of all processes together, on the CPU; all finite, but
+        for the norms of updates that float16 skipped."""
         if not self.updates:  # an empty line takes no time, not even in a checkpoint
             return [torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0)]
         start = time.perf_counter()

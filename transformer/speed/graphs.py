@@ -131,9 +131,10 @@ def rounded(n: int) -> int:
     return -(-n // unit) * unit
 
 
-def _error_summary(error: Exception) -> str:
-    first = error.__context__ or error  # a recording that is spoiled fails once more at its end
-    return f"{type(first).__name__}: {str(first).strip():.200}"
+def _error_summary(error: BaseException) -> str:
+    if "during capture" in str(error):  # the end of a recording fails, too, after what spoiled it
+        error = error.__context__ or error
+    return f"{type(error).__name__}: {str(error).strip():.200}"
 
 
 def _warn(of: str, why: str) -> None:
