@@ -172,7 +172,7 @@ def best_precision(device: torch.device) -> str:
 
 # %% book/11-long-runs.ipynb · Weight averaging (EMA): the mean of many weights · [moving-average-class]
 class MovingAverage:
-    """A moving average of a model's parameters, after Polyak and Juditsky (1992).
+    """A moving average of a model's parameters; Polyak and Juditsky (1992) take the plain mean.
 
     Args:
         model: the model, whose parameters stay the same objects.
