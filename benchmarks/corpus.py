@@ -21,7 +21,7 @@ from transformer.language.batches import (
     encode_pairs,
     pad,
     padding_waste,
-)  # fmt: skip
+)
 from transformer.language.corpora import load_corpus
 from transformer.language.vocabulary import Vocabulary
 from transformer.runs.folder import run_facts
