@@ -99,7 +99,7 @@ SPEAKERS: dict[str, Callable[[], LiveModel]] = {"speaker": speaker}
 # The figures, each with the model that it runs, if it runs one.
 FIGURES: dict[str, str | None] = {
     **dict.fromkeys("attention positions order schedule smoothing gradient roofline merges learner".split()),
-    **dict.fromkeys("rotary examination switch kills descent depth bleu warmup reversing".split()),
+    **dict.fromkeys("rotary examination switch kills descent bleu warmup reversing".split()),
     **dict.fromkeys("masks amdahl bootstrap shards plus hundred".split()),
     **dict.fromkeys(("phrases", "beam", "anatomy", "stream", "shift"), "phrases"),
     "toy": "toy",
@@ -109,8 +109,7 @@ FIGURES: dict[str, str | None] = {
 RUN = ("learning", "learner", "trial")
 MORE_SCRIPTS = {
     "learner": ("learning", "recorded"),
-    "depth": ("learning",),
-    "plus": ("learning", "depth"),
+    "plus": ("learning",),
     "bootstrap": ("learning",),
     "warmup": RUN,
     "reversing": RUN,

@@ -495,7 +495,6 @@ PAGE_OF = {
     "switch": "16-clinic",
     "kills": "11-long-runs",
     "descent": "01-gradients",
-    "depth": "04-layers",
     "bleu": "13-translation",
     "warmup": "07-training",
     "reversing": "09-toy-task",

@@ -37,9 +37,6 @@ from test_book import (  # noqa: F401
 from torch.func import grad, grad_and_value
 
 from transformer import (
-    EncoderLayer,
-    LayerConfig,
-    LayerNorm,
     Transformer,
     TransformerConfig,
     Translator,
@@ -262,50 +259,32 @@ def descended(shift: float, start: list[float], rate: float, method: str) -> tor
 
 
 IN_ROWS = """(() => {
-    const { stream, given, layers } = live.depth.stack(kind, order, 3, 7);
+    const { stream, given, layers } = live.plus.stack(sums, 7);
     const numbers = ({ weight, bias }) => [[...weight.data], [...bias.data]];
     return {
         data: stream.map(({ data }) => [...data]), grad: stream.map(({ grad }) => [...grad]),
-        given: [...given], layers: layers.map((layer) => layer.flat().map(numbers)),
+        given: [...given], layers: layers.map((layer) => layer.map(numbers)),
     };
 })()"""
-KINDS = [
-    *(("networks", order) for order in ("chain", "sum", "post", "pre", ["chain", "sum", "chain"])),
-    ("layers", "post"),
-    ("layers", "pre"),
-]
 
 
 @pytest.mark.slow
 @needs_node
-@pytest.mark.parametrize(("kind", "order"), KINDS)
-def test_gradients_in_a_stack_are_those_of_pytorch(kind, order):
-    found = in_node_as("depth", IN_ROWS, kind=kind, order=order)
-    data, gradients = (torch.DoubleTensor(found[name]).view(-1, 1, 8, 32) for name in ("data", "grad"))
-    norm = LayerNorm(32).double()
-    config = LayerConfig(d_model=32, n_heads=4, d_ff=128, dropout=0.0, norm_first=order == "pre")
+def test_gradients_in_a_stack_are_those_of_pytorch():
+    sums = [False, True, False, True, True]
+    found = in_node_as("plus", IN_ROWS, sums=sums)
+    data, gradients = (torch.DoubleTensor(found[name]).view(-1, 8, 32) for name in ("data", "grad"))
     stream = [data[0].requires_grad_()]
-    for l, layer in enumerate(found["layers"]):
-        around = order if isinstance(order, str) else order[l]
-        if kind == "layers":
-            module = EncoderLayer(config).double()
-            parts = [getattr(module.self_attention, name) for name in ("w_q", "w_k", "w_v", "w_o")]
-            parts += [module.feed_forward.w_1, module.feed_forward.w_2]
-        else:
-            parts = [torch.nn.Linear(32, 64).double(), torch.nn.Linear(64, 32).double()]
-            module = torch.nn.Sequential(parts[0], torch.nn.ReLU(), parts[1])
+    for added, layer in zip(sums, found["layers"], strict=True):
+        parts = [torch.nn.Linear(32, 64).double(), torch.nn.Linear(64, 32).double()]
         for part, (weight, bias) in zip(parts, layer, strict=True):
             part.weight.data = torch.DoubleTensor(weight).view_as(part.weight)
             part.bias.data = torch.DoubleTensor(bias)
         x = stream[-1]
-        if kind == "layers" or around == "chain":
-            stream.append(module(x))
-        else:
-            y = x + module(norm(x) if around == "pre" else x)
-            stream.append(norm(y) if around == "post" else y)
-    top = norm(stream[-1]) if (kind, order) == ("layers", "pre") else stream[-1]
-    given = torch.DoubleTensor(found["given"]).view(1, 8, 32)
-    wanted = torch.autograd.grad(top, stream, given)
+        y = parts[1](parts[0](x).relu())
+        stream.append(x + y if added else y)
+    given = torch.DoubleTensor(found["given"]).view(8, 32)
+    wanted = torch.autograd.grad(stream[-1], stream, given)
     torch.testing.assert_close(data, torch.stack(stream), rtol=0, atol=1e-12)
     torch.testing.assert_close(gradients, torch.stack(wanted), rtol=0, atol=1e-12)
 
@@ -1412,27 +1391,7 @@ def test_descent_in_the_page_goes_where_the_chapter_goes(tab):
     check_descent(tab, 1.5, [0, 0], 4.5, "plain")
 
 
-# Depth ---------------------------------------------------------------------------------------------
-
-
-def arrived(tab: Page, order: str) -> list[float]:
-    """The numbers beside the name of an order."""
-    text = tab.locator(f".live-order.live-{order}").inner_text()
-    numbers = re.findall(r"([\d.]+)(?: · 10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+))?(?=[\s,)]|$)", text)
-    return [float(f"{digits}e{power.translate(SUPERSCRIPTS) or 0}") for digits, power in numbers]
-
-
-@reads_pages
-def test_depth_in_the_page_is_what_its_stacks_say(tab):
-    ready(tab, "depth")
-    slide(tab, "Depth", 47)
-    tab.locator("figure[data-live=depth]").get_by_role("button", name="Other weights").click()
-    for order in ("chain", "sum", "post", "pre"):
-        found = tab.evaluate(f"() => live.depth.measured('networks', '{order}', 48, 1)")["left"][0]
-        assert arrived(tab, order)[0] == pytest.approx(found, abs=0.006 if found >= 0.01 else 0.5 * found)
-    assert arrived(tab, "chain")[1] == pytest.approx(18.0**-24, rel=0.2)
-    tab.get_by_label("encoder layers").check()
-    assert len(arrived(tab, "post")) >= 2
+# A plus sign ---------------------------------------------------------------------------------------
 
 
 @reads_pages

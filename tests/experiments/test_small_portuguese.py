@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +53,13 @@ def test_choices_that_are_not_said_do_not_hide_a_sentence(sentence):
 )
 def test_what_the_grammar_cannot_draw_is_refused(sentence):
     assert not accepts(sentence)
+
+
+def test_the_grammar_judges_the_speaker_as_chapter_15_does():
+    """It accepts the first two sentences that the cell printed."""
+    chapter = json.loads(
+        (Path(__file__).parents[2] / "book" / "15-since-2017.ipynb").read_text(encoding="utf8")
+    )
+    printed = next(cell for cell in chapter["cells"] if cell["id"] == "speak")["outputs"][0]["text"]
+    said = re.findall(r"^  (.+) \| (.+)$", "".join(printed), re.MULTILINE)
+    assert [accepts(" ".join(parts)) for parts in said] == [True, True, False, False]

@@ -488,7 +488,7 @@
       }
     }
 
-    const steps = { linear, relu, attention, add, layer_norm };
+    const steps = { linear, relu, add };
     return { Tape, Rows, steps, Learner, Adam, Run, TASKS, batch_of, generator, initialize, label_smoothed_cross_entropy, rate_of };
   }
 

@@ -2,15 +2,44 @@
 "use strict";
 {
   const { html, svg, range, scientific } = live;
-  const DEPTH = 10, EACH = 43;
+  const { Tape, Rows, steps, generator } = live.learning(Float64Array);
+  const { linear, relu, add } = steps;
+  const T = 8, D = 32, DEPTH = 10, EACH = 43;
   const LOWEST = -8, HIGHEST = 1; // powers of ten that are drawn
+
+  const rows = (size, value) => new Rows(Float64Array.from({ length: size }, value));
+  const normal = (random) => Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random());
+
+  // A dense layer that starts as PyTorch's do.
+  function dense(random, n_in, n_out) {
+    const bound = Math.sqrt(1 / n_in), uniform = (size) => rows(size, () => bound * (2 * random() - 1));
+    return { weight: uniform(n_in * n_out), bias: uniform(n_out), n_in };
+  }
+
+  const apply = (tape, x, { weight, bias, n_in }) => linear(tape, x, weight, bias, n_in);
+
+  // The stream x₀, x₁, … through a network for each of `sums`, which says whether its input is added to its output,
+  // with the gradient that a random one on top sends to each of them.
+  function stack(sums, seed) {
+    const tape = new Tape(), random = generator(seed), draw = generator(seed + 1000);
+    const layers = sums.map(() => [dense(random, D, 2 * D), dense(random, 2 * D, D)]);
+    const stream = [rows(T * D, () => normal(draw))];
+    for (const [l, [w_1, w_2]] of layers.entries()) {
+      const x = stream.at(-1), y = apply(tape, relu(tape, apply(tape, x, w_1)), w_2);
+      stream.push(sums[l] ? add(tape, x, y) : y);
+    }
+    const top = stream.at(-1), given = Float64Array.from(top.data, () => normal(draw));
+    top.grad.set(given);
+    tape.backward();
+    return { stream, given, layers };
+  }
 
   const length_of = (x) => Math.sqrt(x.reduce((sum, value) => sum + value * value, 0));
   const number = (value) => (value < 0.01 ? scientific(value, 0) : value.toFixed(2));
 
   // What is left of a gradient of length 1 before each network, from the bottom up.
   function left_of(sums, seed) {
-    const { stream, given } = live.depth.stack("networks", sums.map((sum) => (sum ? "sum" : "chain")), DEPTH, seed);
+    const { stream, given } = stack(sums, seed);
     return stream.slice(0, -1).map(({ grad }) => length_of(grad) / length_of(given));
   }
 
@@ -51,5 +80,6 @@
         button("Other weights", () => { seed = (seed + 1) % 100; })))));
   }
 
+  live.plus = { stack };
   live.mount("plus", build);
 }
