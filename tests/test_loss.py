@@ -294,6 +294,23 @@ def test_targets_that_are_no_ids_are_refused_as_a_whole(model, shift, tgt, error
 
 
 @pytest.mark.parametrize(
+    ("batch", "given"),
+    [
+        (SRC, "Tensor"),
+        ((SRC, TGT, TGT), "(Tensor, Tensor, Tensor)"),
+        ({}, "dict"),
+        ([SRC, [2]], "(Tensor, list)"),
+    ],
+    ids=["tensor", "three", "dict", "no tensor"],
+)
+@every_shift
+def test_what_is_no_pair_is_refused_as_a_batch(model, shift, batch, given):
+    """As when one batch is given for a list of batches."""
+    with refuses(TypeError, f"a batch must be a pair of tensors, source and target ids, not {given}"):
+        shift(model, batch)
+
+
+@pytest.mark.parametrize(
     ("config", "missing"),
     [(None, "config.src_vocab_size"), (SimpleNamespace(src_vocab_size=17), "config.tgt_vocab_size")],
     ids=["wrapped", "of another library"],

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer.model import Transformer
-from transformer.validation import check_choice, check_number, check_rate, check_targets
+from transformer.validation import check_batch, check_choice, check_number, check_rate
 
 
 # %% book/06-loss.ipynb · Which mean · [label-smoothed-cross-entropy]
@@ -96,8 +96,7 @@ def teacher_forced_loss(
     Returns:
         the summed loss in nats, and the number of real target tokens that it sums over.
     """
-    src, tgt = batch
-    check_targets(tgt, model)
+    src, tgt = check_batch(batch, model)
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
     logits = model(src, tgt[:, :-1])  # [B, T, V]
     loss = label_smoothed_cross_entropy(logits, targets, smoothing, pad_id, "sum")
@@ -142,8 +141,7 @@ def r_drop_loss(
     Source: Liang et al. (2021), section 2.1.
     """
     check_number(alpha=alpha)  # below 0, passes that differ would be a gain
-    src, tgt = batch
-    check_targets(tgt, model)
+    src, tgt = check_batch(batch, model)
     pad_id, targets = model.config.pad_id, tgt[:, 1:]
     logits = model(torch.cat((src, src)), torch.cat((tgt, tgt))[:, :-1])  # [2B, T, V]
     both = torch.cat((targets, targets))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer.loss import label_smoothed_cross_entropy, token_accuracy
-from transformer.validation import check_number, check_size, check_targets, check_type
+from transformer.validation import check_batch, check_number, check_size, check_type
 
 
 # %% book/07-training.ipynb · First runs · [best-device]
@@ -175,9 +175,7 @@ def evaluate_loss(
     device, sums = next(model.parameters()).device, torch.zeros(3, dtype=torch.float64)
     with evaluating(model):
         for batch in batches:
-            check_type((tuple, list), batch=batch)
-            src, tgt = to_device(batch, device)
-            check_targets(batch[1], model)  # where it lay, in case the device is a GPU
+            src, tgt = to_device(check_batch(batch, model), device)  # checked where it lies
             targets, pad_id = tgt[:, 1:], model.config.pad_id
             logits = model(src, tgt[:, :-1])
             n_tokens = (targets != pad_id).sum()
@@ -214,7 +212,7 @@ def check_loss(result: Any) -> tuple[Tensor, Tensor | int]:
 
 # %% book/07-training.ipynb · fit · [fit]
 def fit(
-    model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]],
+    model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor | int]],
     batches: Callable[[int], Iterable[Any]] | Iterable[Any],
     schedule: Callable[[int], float], steps: int, *, clip_norm: float = 1.0,
     evaluate: Callable[[Any], Mapping[str, float]] | None = None,
@@ -229,7 +227,7 @@ def fit(
         schedule: `schedule(step)` is the rate of update `step`, from 1 to `steps`.
         clip_norm: the longest gradient, over all parameters; `inf` for no limit.
         evaluate: what returns metrics every `evaluate_every` updates and at the end.
-        seed: of dropout.
+        seed: of torch's own generator, for dropout and batches that are drawn by it.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or the loss is a mean alone.
@@ -258,7 +256,7 @@ def fit(
             with evaluating(model):
                 scores = evaluate(model)
             check_type(Mapping, **{"evaluate(model)": scores})
-            history.append({"step": step, **scores})
+            history.append(dict(step=step, **scores))  # a second "step" is an error
     return history
 
 

@@ -9,7 +9,7 @@ from transformer.layers import ACTIVATIONS
 
 __all__ = [
     "check_config", "check_type", "check_choice", "check_size", "check_index", "check_rate", "check_number",
-    "check_searched", "is_traced", "check_ids", "check_range", "check_positions", "check_targets",
+    "check_searched", "is_traced", "check_ids", "check_range", "check_positions", "check_batch",
     "check_memory", "optional_import",
 ]  # fmt: skip
 
@@ -119,16 +119,23 @@ def check_positions(name: str, length: int, max_length: int) -> None:
         raise ValueError(f"{name} must have at most max_length = {max_length} tokens, but has {length}")
 
 
-def check_targets(tgt: Tensor, model: Any) -> None:
-    """Refuse what is no batch of targets `[B, T + 1]`; on the CPU, also rows without a start token."""
+def check_batch(batch: Any, model: Any) -> tuple[Tensor, Tensor]:
+    """Source and target ids, `[B, S]` and `[B, T + 1]`, if `batch` is such a pair; on the CPU, a target row
+    without a start token is refused as well."""
+    kinds = [type(part).__name__ for part in batch] if isinstance(batch, tuple | list) else []
+    if len(kinds) != 2 or not isinstance(batch[0], Tensor) or not isinstance(batch[1], Tensor):
+        given = f"({', '.join(kinds)})" if kinds else type(batch).__name__
+        raise TypeError(f"a batch must be a pair of tensors, source and target ids, not {given:.60}")
+    src, tgt = batch
     if not torch.compiler.is_compiling():
         check_searched(model)
     config = model.config
     check_ids("tgt", tgt, config.tgt_vocab_size)
     if is_traced(tgt) or tgt.device.type != "cpu":
-        return
+        return src, tgt
     if ((tgt[:, :1] != config.bos_id).any(1) & (tgt != config.pad_id).any(1)).any():
         raise ValueError(f"tgt must begin with the start token, bos_id = {config.bos_id}, in every row")
+    return src, tgt
 
 
 def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
@@ -141,10 +148,15 @@ def check_memory(memory: Tensor, tgt: Tensor, d_model: int) -> None:
         raise ValueError(f"memory must {wanted}, not {list(memory.shape)}")
 
 
+_EXTRAS = {"matplotlib": "plots", "starlette": "serve", "uvicorn": "serve"}
+_EXTRAS |= dict.fromkeys(("transformers", "sentencepiece", "sacremoses", "ctranslate2"), "interchange")
+
+
 def optional_import(name: str) -> Any:
     """Import a library that only a part of the package needs, or say how to get it (`ImportError`)."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        library, others = name.partition(".")[0], '"transformer-book[all]" for whatever else is needed'
-        raise ImportError(f"this needs the library {library}: pip install {library}, or {others}") from error
+        library = name.partition(".")[0]
+        extra = f"the extra {_EXTRAS.get(library, 'text')!r} of transformer-book"
+        raise ImportError(f"this needs the library {library}: pip install {library}, or {extra}") from error

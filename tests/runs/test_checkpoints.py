@@ -51,6 +51,10 @@ def test_a_log_holds_entries_with_steps(tmp_path, line):
     RunFolder(tmp_path).write_log([{"step": 1}])
     with open(tmp_path / "log.jsonl", "a") as file:
         file.write(line + "\n" + '{"step": 2}\n')
+    with pytest.raises(
+        NotADirectoryError, match=r"directory must be the folder of a run, not '.*log\.jsonl'"
+    ):
+        read_log(tmp_path / "log.jsonl")
     with pytest.raises(CheckpointError, match=r"log\.jsonl is not the log of a run"):
         read_log(tmp_path)
 

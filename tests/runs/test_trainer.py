@@ -390,6 +390,8 @@ def test_a_run_does_not_go_on_with_other_settings(tmp_path, changes, said):
         make_trainer(tmp_path, **changes).fit()
     assert contents(tmp_path) == before
     assert all(map(torch.equal, weights, model.parameters()))
+    with pytest.raises(CheckpointError, match="00000004.pt has made 4 updates, more than steps = 3"):
+        make_trainer(tmp_path, steps=3).fit()
     longer = dict(steps=5, keep=7, schedule=lambda step: rate(step) / 2)  # these may change
     assert make_trainer(tmp_path, **longer).fit().step == 5
 
@@ -398,6 +400,8 @@ def test_a_metric_that_is_no_number_stops_the_run(tmp_path):
     """Instead of ending it for want of patience, with nothing kept as the best."""
     with pytest.raises(FloatingPointError, match="the metric -loss is nan at step 4$"):
         make_trainer(tmp_path, evaluate=lambda model: {"loss": math.nan}, patience=1).fit()
+    with pytest.raises(ValueError, match="patience = 1 needs evaluate, but evaluate is None"):
+        make_trainer(evaluate=None, patience=1)
     endless = make_trainer(evaluate=lambda model: {"loss": 1.0, "perplexity": math.inf}).fit()
     assert endless.step == 12  # what is not monitored may be infinite
 

@@ -17,6 +17,7 @@ from transformer.language.corpora import AS_IT_IS, PREPARATIONS, Preparation
 from transformer.runs.distributed import process_group, rank_and_world_size
 from transformer.runs.folder import RunFolder, draw_curves, run_facts
 from transformer.runs.trainer import StoppedRun, Trainer
+from transformer.validation import optional_import
 
 __all__ = ["HELP", "run", "add_options"]
 
@@ -86,6 +87,8 @@ def _begin(folder: RunFolder, recipe: Recipe, first: bool) -> Any:
     data: Any = recipe.data.read()
     if not first:
         return data
+    if isinstance(data, ParallelData):
+        optional_import("sacrebleu")  # which scoring needs, perhaps hours later
     steps, schedule, model = recipe.training.steps, recipe.schedule, recipe.model
     if isinstance(data, ParallelData) and (chosen := data.settings).files:
         train, dev = len(data.train), len(data.dev)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from transformer.attention import MultiHeadAttention
 from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
-from transformer.model import Decoder, Encoder, TransformerConfig
+from transformer.model import Decoder, Encoder, Transformer, TransformerConfig
 from transformer.validation import check_type
 from transformer.weights import differences, original, parts_of, place_all, plain_state
 
@@ -199,7 +199,9 @@ def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = Tr
         pair = nn.Transformer(form.embed_dim, form.num_heads, batch_first=batch_first, **halves)
         pair.encoder, pair.decoder, pair.training = encoder, decoder, encoder.training
         return pair
-    _check_kind(ours := original(module), [*_KINDS.values(), tuple])
+    if isinstance(ours := original(module), Transformer):
+        raise TypeError("module must be (model.encoder, model.decoder): torch.nn has no embeddings")
+    _check_kind(ours, [*_KINDS.values(), tuple])
     kind = next(theirs for theirs, own in _KINDS.items() if type(ours) is own)
     theirs, _ = _checked_plans(ours, kind, batch_first)
     state = plain_state(ours)

@@ -68,7 +68,10 @@ def _commit() -> str:
 
 def read_log(directory: Path | str) -> list[dict[str, float]]:
     """The entries of a run's `log.jsonl`, without a last line that was cut off; `[]` without a log.
-    A line that has changed since it was written is a `CheckpointError`, which names it."""
+    A line that has changed since it was written is a `CheckpointError`, which names it; what is no folder
+    is a `NotADirectoryError`."""
+    if not Path(directory).is_dir():
+        raise NotADirectoryError(f"directory must be the folder of a run, not {str(directory)!r}")
     path = regular_file(Path(directory) / "log.jsonl")
     entries: list[dict[str, float]] = []
     try:

@@ -28,7 +28,7 @@ from transformer.runs.distributed import data_parallel, rank_and_world_size, sum
 from transformer.training import adamw, check_loss, to_device
 from transformer.validation import check_number
 
-SummedLoss = Callable[[Any, Any], tuple[Tensor, Tensor]]
+SummedLoss = Callable[[Any, Any], tuple[Tensor, Tensor | int]]
 RateSchedule = Callable[[int], float]
 Evaluation = Callable[[Any], Mapping[str, float]]
 

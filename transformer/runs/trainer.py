@@ -128,6 +128,8 @@ class Trainer:
         check_type(TrainingConfig, config=config)
         check_type(Callable, loss=loss, schedule=schedule)
         check_type((Callable, type(None)), evaluate=evaluate)
+        if evaluate is None and config.patience:
+            raise ValueError(f"patience = {config.patience} needs evaluate, but evaluate is None")
         _warn_if_unsavable(model)
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
         self.loss = loss
@@ -354,6 +356,8 @@ def _resume(trainer: Trainer) -> bool:
     try:
         theirs, ours = state["settings"]["words"], _settings(trainer, state["updater"]["step"])
         longer = state["settings"]["plan"]["steps"] < trainer.config.steps  # may have another schedule
+        if (done := state["updater"]["step"]) > trainer.config.steps:
+            raise CheckpointError(f"{path} has made {done} updates, more than steps = {trainer.config.steps}")
         compared = [name for name in theirs | ours if not (longer and name.startswith("rate of"))]
         changed = [name for name in compared if theirs.get(name) != ours.get(name)]
         if changed:

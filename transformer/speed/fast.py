@@ -13,7 +13,7 @@ from transformer.loss import teacher_forced_loss
 from transformer.model import Transformer, TransformerConfig
 from transformer.speed.chunked_loss import linear_cross_entropy
 from transformer.speed.kernels import fast_attention, fast_linear
-from transformer.validation import check_targets
+from transformer.validation import check_batch
 from transformer.weights import configured, parts_of
 
 __all__ = [
@@ -109,8 +109,7 @@ def _teacher_forced_loss(
 ) -> tuple[Tensor, Tensor]:
     if model.output.bias is not None:  # which the loss in chunks does not know
         return teacher_forced_loss.dispatch(Transformer)(model, batch, smoothing)
-    src, tgt = batch
-    check_targets(tgt, model)
+    src, tgt = check_batch(batch, model)
     targets, pad_id = tgt[:, 1:], model.config.pad_id
     hidden = model.decode(tgt[:, :-1], model.encode(src), model.src_mask(src))
     loss = linear_cross_entropy(hidden, model.output.weight, targets, smoothing, pad_id)
