@@ -299,14 +299,14 @@ def test_targets_that_are_no_ids_are_refused_as_a_whole(model, shift, tgt, error
         (SRC, "Tensor"),
         ((SRC, TGT, TGT), "(Tensor, Tensor, Tensor)"),
         ({}, "dict"),
-        ([SRC, [2]], "(Tensor, list)"),
+        ([SRC, "a"], "(Tensor, str)"),
     ],
     ids=["tensor", "three", "dict", "no tensor"],
 )
 @every_shift
 def test_what_is_no_pair_is_refused_as_a_batch(model, shift, batch, given):
     """As when one batch is given for a list of batches."""
-    with refuses(TypeError, f"a batch must be a pair of tensors, source and target ids, not {given}"):
+    with refuses(TypeError, f"batch must be a pair of tensors, source and target, not {given}"):
         shift(model, batch)
 
 

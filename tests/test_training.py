@@ -292,7 +292,7 @@ def test_a_loss_that_is_no_sum_with_its_count_is_refused(result, kind):
         ({"evaluate": {}}, "evaluate must be a Callable or NoneType, not dict ({})"),
         ({"evaluate": lambda model: 0.5}, "evaluate(model) must be a Mapping, not float (0.5)"),
         ({"batches": lambda epoch: None}, "batches(0) must be an Iterable, not NoneType (None)"),
-        ({"batches": [("a", "b")]}, "tgt must be a torch.long tensor, not str"),
+        ({"batches": [("a", "b")]}, "batch must be a pair of tensors, source and target, not (str, str)"),
     ],
 )
 def test_what_fit_and_trainer_cannot_use_is_named(changes, message):

@@ -125,7 +125,7 @@ def check_batch(batch: Any, model: Any) -> tuple[Tensor, Tensor]:
     kinds = [type(part).__name__ for part in batch] if isinstance(batch, tuple | list) else []
     if len(kinds) != 2 or not isinstance(batch[0], Tensor) or not isinstance(batch[1], Tensor):
         given = f"({', '.join(kinds)})" if kinds else type(batch).__name__
-        raise TypeError(f"a batch must be a pair of tensors, source and target ids, not {given:.60}")
+        raise TypeError(f"batch must be a pair of tensors, source and target, not {given:.60}")
     src, tgt = batch
     if not torch.compiler.is_compiling():
         check_searched(model)

@@ -74,7 +74,7 @@ def summed_over_all(x: Tensor) -> Tensor:
 
 
 def data_parallel(
-    model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]
+    model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor | int]]
 ) -> DistributedDataParallel | None:
     """A loss of a batch whose gradient is averaged over all processes; `None` for one process."""
     if rank_and_world_size()[1] == 1:
@@ -86,9 +86,9 @@ def data_parallel(
 
 class _LossOf(nn.Module):
     # A loss calls parts of the model; DistributedDataParallel must see one forward pass.
-    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], tuple[Tensor, Tensor | int]]) -> None:
         super().__init__()
         self.model, self.loss = model, loss
 
-    def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: Any) -> tuple[Tensor, Tensor | int]:
         return self.loss(self.model, batch)
