@@ -90,6 +90,7 @@ def test_cooldown_is_one_and_then_a_line_to_zero(steps, fraction):
         (lambda: run(clip_norm=0), ValueError, "clip_norm must be greater than 0, but is 0"),
         (lambda: run(clip_norm=math.nan), ValueError, "clip_norm must be greater than 0, but is nan"),
         (lambda: run(clip_norm="1"), TypeError, "clip_norm must be a number, not str"),
+        (lambda: run(evaluate=lambda model: {"step": 9.0}), ValueError, "must not name a metric 'step'"),
         (lambda: run(schedule=lambda step: -1.0), ValueError, r"schedule\(1\) must be finite and at least 0"),
         (lambda: run(schedule=lambda step: None), TypeError, r"schedule\(1\) must be a number, not NoneType"),
         (lambda: run(batches=lambda epoch: []), ValueError, r"batches\(0\) gave no batch"),

@@ -254,13 +254,18 @@ def fit(
         history.append(log | {"tokens": int(n_tokens)})
         if evaluate is not None and (step % evaluate_every == 0 or step == steps):
             with evaluating(model):
-                scores = evaluate(model)
-            check_type(Mapping, **{"evaluate(model)": scores})
-            history.append(dict(step=step, **scores))  # a second "step" is an error
+                history.append(_logged(step, evaluate(model)))
     return history
 
 
 # %% book/07-training.ipynb · fit · [fit-parts]
+def _logged(step: int, scores: Any) -> dict[str, float]:
+    check_type(Mapping, **{"evaluate(model)": scores})
+    if "step" in scores:
+        raise ValueError("evaluate(model) must not name a metric 'step': the log does")
+    return {"step": step, **scores}
+
+
 def _updates(
     batches: Callable[[int], Iterable[Any]], schedule: Callable[[int], float], steps: int
 ) -> Iterator[tuple[int, int, float, Any]]:

@@ -122,10 +122,11 @@ def check_positions(name: str, length: int, max_length: int) -> None:
 def check_batch(batch: Any, model: Any) -> tuple[Tensor, Tensor]:
     """Source and target ids, `[B, S]` and `[B, T + 1]`, if `batch` is such a pair; on the CPU, a target row
     without a start token is refused as well."""
-    kinds = [type(part).__name__ for part in batch] if isinstance(batch, tuple | list) else []
-    if len(kinds) != 2 or not isinstance(batch[0], Tensor) or not isinstance(batch[1], Tensor):
-        given = f"({', '.join(kinds)})" if kinds else type(batch).__name__
-        raise TypeError(f"batch must be a pair of tensors, source and target, not {given:.60}")
+    listed = isinstance(batch, tuple | list)
+    if not listed or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
+        kinds = ", ".join(type(part).__name__ for part in batch) if listed else ""
+        given = f"({kinds:.60})" if listed else type(batch).__name__
+        raise TypeError(f"batch must be a pair of tensors, source and target, not {given}")
     src, tgt = batch
     if not torch.compiler.is_compiling():
         check_searched(model)

@@ -152,6 +152,9 @@ def test_a_run_that_meets_another_is_refused_before_it_reads_or_writes(quick, tm
         assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 2
         assert "is in use: another process is training there" in capsys.readouterr().err
         assert files_in(tmp_path) == {"run/run.lock": b""}
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)  # which only scoring needs
+    assert main(["train", "tiny", "--directory", str(tmp_path / "run")]) == 2
+    assert "pip install sacrebleu, or the extra 'text'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

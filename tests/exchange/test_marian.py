@@ -296,7 +296,7 @@ def test_a_search_of_theirs_may_use_all_positions_of_ours(tmp_path):
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match="pip install transformers"):
+    with pytest.raises(ImportError, match="pip install transformers, or the extra 'interchange'"):
         to_marian(MARIAN.ours(), "folder")
 
 

@@ -77,5 +77,5 @@ def test_a_hub_that_does_not_answer_is_said_in_one_line(monkeypatch, capsys):
 
 def test_without_the_library_its_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match="pip install huggingface_hub"):
+    with pytest.raises(ImportError, match="pip install huggingface_hub, or the extra 'text'"):
         load_translator("someone/phrases")

@@ -200,7 +200,7 @@ def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = Tr
         pair.encoder, pair.decoder, pair.training = encoder, decoder, encoder.training
         return pair
     if isinstance(ours := original(module), Transformer):
-        raise TypeError("module must be (model.encoder, model.decoder): torch.nn has no embeddings")
+        raise TypeError("module must be (model.encoder, model.decoder), not a Transformer with embeddings")
     _check_kind(ours, [*_KINDS.values(), tuple])
     kind = next(theirs for theirs, own in _KINDS.items() if type(ours) is own)
     theirs, _ = _checked_plans(ours, kind, batch_first)

@@ -48,7 +48,8 @@ class TrainingConfig:
         weight_decay: how much an update also shrinks matrices, in units of the learning rate.
         average: how much of itself the moving average of the weights keeps in an update; 0 for none.
             Evaluations use it, and so does what runs in `with trainer.updater.averaged():`.
-        patience: evaluations without a new best after which the run is over; 0 for any number.
+        patience: evaluations without a new best after which the run is over; 0 for any number, or without
+            `evaluate`.
 
     Raises:
         TypeError, ValueError: a value is of the wrong type or out of its range.
