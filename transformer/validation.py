@@ -123,18 +123,16 @@ def check_batch(batch: Any, model: Any) -> tuple[Tensor, Tensor]:
     """Source and target ids, `[B, S]` and `[B, T + 1]`, if `batch` is such a pair; on the CPU, a target row
     without a start token is refused as well."""
     listed = isinstance(batch, tuple | list)
-    if not listed or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
-        kinds = ", ".join(type(part).__name__ for part in batch) if listed else ""
-        given = f"({kinds:.60})" if listed else type(batch).__name__
+    if not listed or [isinstance(part, Tensor) for part in batch] != [True, True]:
+        given = f"({', '.join(type(x).__name__ for x in batch):.60})" if listed else type(batch).__name__
         raise TypeError(f"batch must be a pair of tensors, source and target, not {given}")
     src, tgt = batch
     if not torch.compiler.is_compiling():
         check_searched(model)
     config = model.config
     check_ids("tgt", tgt, config.tgt_vocab_size)
-    if is_traced(tgt) or tgt.device.type != "cpu":
-        return src, tgt
-    if ((tgt[:, :1] != config.bos_id).any(1) & (tgt != config.pad_id).any(1)).any():
+    readable = not is_traced(tgt) and tgt.device.type == "cpu"
+    if readable and ((tgt[:, :1] != config.bos_id).any(1) & (tgt != config.pad_id).any(1)).any():
         raise ValueError(f"tgt must begin with the start token, bos_id = {config.bos_id}, in every row")
     return src, tgt
 

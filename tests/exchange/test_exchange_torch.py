@@ -428,7 +428,7 @@ TO = [
     (other_heads, VALUE, "layers must be of one form"),
     (lambda: set_to(EncoderLayer(LAYER), "feed_residual", "norm_first", True), VALUE, "has another norm_fi"),
     (lambda: of(MultiHeadAttention(D, H), "w_v", Doubled(D, D)), TYPE, "w_v is of Doubled, not of Linear"),
-    (lambda: Transformer(TransformerConfig(9, 9, n_layers=1, **SIZES)), TYPE, r"must be \(model.encoder, "),
+    (lambda: Transformer(TransformerConfig(9, 9, n_layers=1, **SIZES)), TYPE, r"pair \(model.encoder, "),
     (
         lambda: accelerate(Transformer(TransformerConfig(9, 9, n_layers=1, **SIZES))).encoder,
         TYPE, "is of FastMultiHeadAttention, not of MultiHeadAttention",

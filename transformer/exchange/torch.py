@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from transformer.attention import MultiHeadAttention
 from transformer.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
-from transformer.model import Decoder, Encoder, Transformer, TransformerConfig
+from transformer.model import Decoder, Encoder, TransformerConfig
 from transformer.validation import check_type
 from transformer.weights import differences, original, parts_of, place_all, plain_state
 
@@ -132,10 +132,10 @@ def _filled(target: Any, weights: dict[str, Tensor], source: nn.Module, theirs: 
     return target.train(source.training)
 
 
-def _check_kind(given: Any, kinds: Any) -> None:
+def _check_kind(given: Any, kinds: Any, more: str = "") -> None:
     if type(given) not in kinds:
         *names, actual = [f"{kind.__module__}.{kind.__name__}" for kind in (*kinds, type(given))]
-        raise TypeError(f"module must be of type {' or '.join(names)} itself, not {actual}")
+        raise TypeError(f"module must be of type {' or '.join(names)} itself{more}, not {actual}")
 
 
 def from_torch(module: nn.Module) -> Any:
@@ -199,9 +199,7 @@ def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = Tr
         pair = nn.Transformer(form.embed_dim, form.num_heads, batch_first=batch_first, **halves)
         pair.encoder, pair.decoder, pair.training = encoder, decoder, encoder.training
         return pair
-    if isinstance(ours := original(module), Transformer):
-        raise TypeError("module must be (model.encoder, model.decoder), not a Transformer with embeddings")
-    _check_kind(ours, [*_KINDS.values(), tuple])
+    _check_kind(ours := original(module), _KINDS.values(), ", or a pair (model.encoder, model.decoder)")
     kind = next(theirs for theirs, own in _KINDS.items() if type(ours) is own)
     theirs, _ = _checked_plans(ours, kind, batch_first)
     state = plain_state(ours)

@@ -321,7 +321,7 @@ def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
         steps: number of Newton–Schulz steps.
 
     Returns:
-        `[m, n]`, with singular values from about 0.68 to 1.13, where they were above 1% of the norm.
+        `[m, n]`, singular values from about 0.68 to 1.13 where they were above 1%.
 
     Source: Jordan et al. (2024).
     """

@@ -128,9 +128,7 @@ class Trainer:
         check_type(nn.Module, model=model)
         check_type(TrainingConfig, config=config)
         check_type(Callable, loss=loss, schedule=schedule)
-        check_type((Callable, type(None)), evaluate=evaluate)
-        if evaluate is None and config.patience:
-            raise ValueError(f"patience = {config.patience} needs evaluate, but evaluate is None")
+        _check_evaluation(evaluate, config.patience)
         _warn_if_unsavable(model)
         self.model: Any = model if is_compiled(model) else accelerated(model, stacklevel=3)
         self.loss = loss
@@ -218,6 +216,12 @@ def _warn_if_unsavable(model: nn.Module) -> None:
             plain_transformer(model, besides=published)
         except TypeError as error:
             warnings.warn(f"save_model and Translator will refuse it: {error}", stacklevel=3)
+
+
+def _check_evaluation(evaluate: Evaluation | None, patience: int) -> None:
+    check_type((Callable, type(None)), evaluate=evaluate)
+    if evaluate is None and patience:
+        raise ValueError(f"patience = {patience} needs evaluate, but evaluate is None")
 
 
 def _metric(name: Any, value: Any) -> tuple[str, float]:
