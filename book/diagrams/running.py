@@ -178,9 +178,9 @@ def resumption() -> Diagram:
     d.arrow((at(0), 122), (at(28), 122), kind="attention")
     d.text(at(29.3), 122, "×", "bold")
     d.text(at(34.5), 122, "power cut", "over")
-    for update in (0, 10, 20):
+    for update in (10, 20):
         d.box(at(update), 122, "", "weight", 20, 20)
-    d.text(at(5), 104, "checkpoints", "over")
+    d.text(at(15), 104, "checkpoints", "over")
     d.arrow((at(20), 132), (at(20), 176), kind="weight")
     d.arrow((at(20), 182), (at(40), 182), kind="attention")
     d.text(at(30), 198, "the same updates again", "over")
