@@ -113,27 +113,27 @@ def product_peak(
         for rows, inner, columns in shapes:
             x = torch.randn(rows, inner, device=device, dtype=dtype)
             weight = torch.randn(columns, inner, device=device, dtype=dtype)
-            flops = 2 * rows * inner * columns
-            flops /= _fastest(partial(layer_of(weight), x), flops, repeats, device)
+            taken = _fastest(partial(layer_of(weight), x), repeats, device)
+            flops = 2 * rows * inner * columns / taken
             products.append({"kernel": kernel, "shape": [rows, inner, columns], "flops": flops})
     return {"flops": max(product["flops"] for product in products), "products": products}
 
 
-def _fastest(product: Callable[[], Tensor], flops: int, repeats: int, device: torch.device) -> float:
+def _fastest(product: Callable[[], Tensor], repeats: int, device: torch.device) -> float:
     # So many calls that a clock sees them: about 0.02 s, on a slow machine and on a fast one.
-    calls = min(100, max(1, round((1e13 if device.type == "cuda" else 5e9) / flops)))
+    with torch.no_grad():
+        once = min(seconds(product, device) for _ in range(2))
+        calls = min(100, max(1, round(0.02 / once)))
 
-    def work() -> None:
-        with torch.no_grad():
+        def work() -> None:
             for _ in range(calls):
                 product()
 
-    work()
-    return min(seconds(work, device) for _ in range(repeats)) / calls
+        return min(seconds(work, device) for _ in range(repeats)) / calls
 
 
 def _our_layer(weight: Tensor) -> nn.Module:
-    layer = FastLinear(weight.size(1), weight.size(0), bias=False)
+    layer = FastLinear(weight.size(1), weight.size(0), bias=False, device="meta")
     layer.weight = nn.Parameter(weight)
     return layer
 
@@ -145,12 +145,12 @@ def memory_bandwidth(device: torch.device, repeats: int = 5) -> dict[str, float]
         of a copy, read and written: `"memory"`, too large for any cache, and on a CPU `"cache"`;
         `"reading"`: of a product of a matrix too large for any cache with one vector.
     """
-    rates = {}
-    caches = {"cache": MIB // 4} if device.type == "cpu" else {}  # a GPU would wait for launches
+    rates, many = {}, 1 if device.type == "cpu" else 16  # so that a GPU's launches don't count
+    caches = {"cache": MIB // 4} if device.type == "cpu" else {}
     for name, size in {"memory": 256 * MIB, **caches}.items():
         source = torch.randn(size // 4, device=device)
         target = torch.empty_like(source)
-        calls = max(1, 1024 * MIB // size)
+        calls = max(1, many * 1024 * MIB // size)
 
         def work(target: Tensor = target, source: Tensor = source, calls: int = calls) -> None:
             for _ in range(calls):
@@ -159,8 +159,9 @@ def memory_bandwidth(device: torch.device, repeats: int = 5) -> dict[str, float]
         work()
         rates[name] = 2 * size * calls / min(seconds(work, device) for _ in range(repeats))
     matrix, vector = torch.randn(2**16, 2**10, device=device), torch.randn(2**10, device=device)
-    times = [seconds(partial(torch.mv, matrix, vector), device) for _ in range(1 + repeats)]
-    return rates | {"reading": matrix.nbytes / min(times[1:])}
+    read = lambda: [torch.mv(matrix, vector) for _ in range(many)]
+    times = [seconds(read, device) for _ in range(1 + repeats)]
+    return rates | {"reading": many * matrix.nbytes / min(times[1:])}
 
 
 def saved_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:

@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -275,9 +276,8 @@ def gpu(options) -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="+", choices=GPU_PARTS, default=list(GPU_PARTS), metavar="PART")
     given = parser.parse_args(options.arguments)
-    folder, end = ROOT / "runs" / "gpu", time.monotonic() + 60 * given.minutes
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = []
+    folder, end, lines = ROOT / "runs" / "gpu", time.monotonic() + 60 * given.minutes, []
+    (earlier := folder / "earlier").mkdir(parents=True, exist_ok=True)
     # Seconds of twelve minutes, of which the translator has the rest; without it, all go to those named.
     shared = 720 if "ted" in given.only else sum(GPU_PARTS[name] for name in given.only)
     for name in given.only:
@@ -286,16 +286,17 @@ def gpu(options) -> None:
         limit = left if name == given.only[-1] else min(left, limit)
         path, start, how = folder / f"{name}.json", time.monotonic(), ""
         left_by = {"tests": ["tests.xml"], "ted": ["record.json", "translator"]}.get(name, [])
-        for old in (path, *(folder / each for each in left_by)):  # of an earlier run
-            remove(old)
+        for old in filter(Path.exists, (path, *(folder / each for each in left_by))):
+            remove(earlier / old.name)
+            old.replace(earlier / old.name)
         command = ["-m", "benchmarks.gpu", name, given.device, str(start + 0.8 * limit), str(folder)]
         if name == "tests":
             command = ["-m", "pytest", *ANY_VERSIONS, "-q", "tests/test_cuda.py", "-k", f"[{given.device}"]
             command.append(f"--junitxml={folder / 'tests.xml'}")
         process = subprocess.Popen([sys.executable, *command], cwd=ROOT)
         try:
-            code = process.wait(max(0.0, limit - 10 * (name == "tests")))
-            how = f", status {code}" if code else ""
+            if code := process.wait(max(0.0, limit - 10 * (name == "tests"))):
+                how = f", status {code}"
         except subprocess.TimeoutExpired:
             how = ", cut"
             if name == "tests":
@@ -306,14 +307,21 @@ def gpu(options) -> None:
             process.kill()
             process.wait()
         lines.append(f"{name}: {time.monotonic() - start:.0f} s{how}")
-        found = json.loads(path.read_text()) if path.exists() else {}
-        for row, values in found.items() if isinstance(found, dict) else ():
-            if isinstance(values, dict):
-                numbers = {key: value for key, value in values.items() if isinstance(value, int | float)}
-                shown = ", ".join(f"{key} {value:,.4g}" for key, value in numbers.items())
-                lines.append(f"  {row:28} {shown}")
-                lines += [f"    {key}: {note:.90}" for key, note in values.items() if "warning" in key]
-    print("\n".join(lines))
+        lines += shown(json.loads(path.read_text())) if path.exists() else []
+        (folder / "table.txt").write_text("\n".join(lines) + "\n")  # whatever happens to the next part
+    print(*lines, sep="\n")
+
+
+def shown(record):
+    """Lines for the rows of a part's record, in one line those whose names begin alike: of each a number."""
+    alike = {}
+    for row, values in ((row, values) for row, values in record.items() if isinstance(values, dict)):
+        numbers = [f"{key} {x:,.4g}" for key, x in values.items() if isinstance(x, int | float)]
+        alike.setdefault(" ".join(row.split()[:2]), []).append((row, numbers))
+        yield from (f"  {row}: {note:.90}" for key, note in values.items() if "warning" in key)
+    for size, rows in alike.items():
+        each = [f"{row.removeprefix(size)} {', '.join(x[:1] if rows[1:] else x)}".strip() for row, x in rows]
+        yield textwrap.fill(f"  {size}  {' | '.join(each)}", 110, subsequent_indent="    ")
 
 
 @command

@@ -21,6 +21,9 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 NAME = "elsewhere"
 BETWEEN = ("_to_copy", "copy_")  # take tensors of both devices; these take indices of the processor:
 KEPT: list[torch.library.Library] = []
+# What autocast computes in half precision on a GPU, and what in float32.
+SMALLER = "linear matmul mm bmm addmm baddbmm scaled_dot_product_attention"
+LARGER = "log_softmax.int softmax.int cross_entropy_loss nll_loss layer_norm norm.Scalar"
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 
@@ -124,13 +127,34 @@ class Factories(TorchDispatchMode):
         return compute(func, args, kwargs or {})
 
 
+def casting(name: str, dtype: torch.dtype | None) -> Any:
+    """An operation whose floating-point arguments autocast brings to a type, or to its own."""
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    own = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore
+
+    def kernel(*args: Any, **options: Any) -> Any:
+        def cast(x: Any) -> Any:
+            floating = isinstance(x, Tensor) and x.is_floating_point()
+            return x.to(dtype or torch.get_autocast_dtype(NAME)) if floating else x
+
+        with torch._C._ExcludeDispatchKeyGuard(own):
+            return op(*map(cast, args), **{key: cast(value) for key, value in options.items()})
+
+    return kernel
+
+
 def enter() -> torch.device:
     """Register the device, and make it the `best_device` of this process."""
     importlib.import_module("transformer.__main__")  # and with it what uses `best_device`
     _setup_privateuseone_for_python_backend(NAME, Backend())
     torch.serialization.add_safe_globals([There])
     KEPT.append(torch.library.Library("_", "IMPL", "AutocastPrivateUse1"))
-    KEPT[0].fallback(torch.library.fallthrough_kernel)  # autocast leaves every type as it is
+    KEPT[0].fallback(torch.library.fallthrough_kernel)  # autocast leaves the others' types as they are
+    KEPT.append(torch.library.Library("aten", "IMPL", "AutocastPrivateUse1"))
+    for names, dtype in ((SMALLER, None), (LARGER, torch.float32)):
+        for name in names.split():
+            KEPT[1].impl(name, casting(name, dtype))
     Factories().__enter__()
     device, made = torch.device(NAME, 0), torch.tensor
 

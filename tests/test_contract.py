@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import inspect
 import random
-from functools import partial
 
 import pytest
 import torch
@@ -22,14 +21,13 @@ from helpers import (
     lively_model,
     make_model,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 import transformer
 from transformer import (
     TokenBatches,
     Transformer,
     TransformerConfig,
-    accelerate,
     beam_search,
     evaluate_loss,
     greedy_search,
@@ -41,7 +39,6 @@ from transformer import (
     token_accuracy,
 )
 from transformer.language.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from transformer.runs.loop import accumulate_gradients
 from transformer.toy import reversal_batches
 
 # B 2, S 7, T 5: no two sizes are equal.
@@ -167,29 +164,7 @@ def test_special_ids_are_defined_once():
         assert inspect.signature(function).parameters["pad_id"].default == PAD_ID
 
 
-# ---------- Errors are raised at the entries, and cost no step a wait: test_bad_input.py
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [lambda model: model, accelerate], ids=["plain", "accelerated"])
-def test_a_training_step_reads_nothing_back_from_its_device(kind):
-    """On the meta device nothing has a value: whoever asks for one, and makes a GPU wait, fails."""
-    with torch.device("meta"):
-        model = kind(Transformer(TransformerConfig(11, 11, **SIZES, **DROPPING)))
-        batches = [(SRC.to("meta"), TGT.to("meta"))] * 2
-    with pytest.raises((NotImplementedError, RuntimeError)):
-        bool(batches[0][0].sum() > 0)  # so it does
-
-    loss, parameters = partial(teacher_forced_loss, model), list(model.parameters())
-    total, tokens = accumulate_gradients(loss, batches, parameters)
-    norm = nn.utils.clip_grad_norm_(parameters, 1.0)
-    assert total.is_meta and tokens.is_meta and norm.is_meta
-    assert all(parameter.grad.is_meta for parameter in parameters)
-    logits = model(*batches[0])
-    assert logits.is_meta and logits.shape == (2, 5, 11)
-    assert token_accuracy(logits, batches[0][1]).is_meta
-    assert all(maps.is_meta for maps in model.attention_maps(*batches[0]))
-
+# ---------- Errors at the entries: test_bad_input.py; no step waits for its device: test_cuda.py
 
 # ---------- Randomness: a seed or a generator for every choice, and torch's own for dropout
 

@@ -247,13 +247,13 @@ SMALL = dict(d_model=8, n_heads=2, n_layers=1, d_ff=12, max_length=16)
 
 def train(device, dropout=0.0, directory=None, loss=teacher_forced_loss, graphs=True, model=None, **changes):
     """A run of 12 updates, whose rates a float32 holds exactly."""
-    model = model or make_model(**SMALL, dropout=dropout)
-    model, config = (
-        model.to(device),
-        TrainingConfig(**(dict(steps=12, log_every=3, evaluate_every=4) | changes)),
-    )
-    src, tgt = make_batch()
-    batches = [(src, tgt), (src[:9, :7], tgt[:9, :6])]
+    model = (model or make_model(**SMALL, dropout=dropout)).to(device)
+    config = TrainingConfig(**(dict(steps=12, log_every=3, evaluate_every=4) | changes))
+
+    def batches(epoch):  # other ids in each, and in another order
+        src, tgt = make_batch(epoch)
+        return [(src, tgt), (src[:9, :7], tgt[:9, :6])][:: (-1) ** epoch]
+
     rate = lambda step: 2.0 ** -(6 + step % 3)
     return Trainer(model, loss, batches, rate, config, directory, graphs=graphs).fit()
 
@@ -325,19 +325,25 @@ def test_after_a_graph_that_fails_the_run_goes_on_from_the_same_state(recorder, 
     assert_same_run(found, wanted, 0.0)
 
 
-def with_a_hook(model: Transformer) -> Transformer:
-    model.encoder.register_forward_hook(lambda *given: None)
-    return model
+@pytest.mark.slow
+def test_an_update_that_cannot_be_recorded_is_made_eagerly(recorder, device):
+    def asking(model, batch):
+        total, n_tokens = teacher_forced_loss(model, batch)
+        return (total if total.item() > 0 else -total), n_tokens
+
+    with pytest.warns(UserWarning, match="one operation at a time"):
+        found = train(device, dropout=0.2, loss=asking)
+    assert_same_run(found, train(device, dropout=0.2, loss=asking, graphs=False), 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("there", "hook"), [({}, False), ({"cpu": StandInRecorder}, True)], ids=["no GPU", "no fast model"]
-)
+@pytest.mark.parametrize("why", ["no GPU", "no fast model", "anomalies"])
 @pytest.mark.filterwarnings("ignore:the model runs as it is")
-def test_what_no_graph_can_hold_is_trained_eagerly_and_said_once(monkeypatch, there, hook):
+def test_what_no_graph_can_hold_is_trained_eagerly_and_said_once(monkeypatch, why):
     device, start = torch.device("cpu"), make_model(**SMALL, dropout=0.0).double()
-    start = with_a_hook(start) if hook else start
-    monkeypatch.setattr(graphs, "RECORDERS", there)
+    if why == "no fast model":
+        start.encoder.register_forward_hook(lambda *given: None)
+    monkeypatch.setattr(graphs, "RECORDERS", {} if why == "no GPU" else {"cpu": StandInRecorder})
+    monkeypatch.setattr(torch, "is_anomaly_enabled", lambda: why == "anomalies")
     with pytest.warns(UserWarning, match="and not as graphs: they need an NVIDIA GPU, one process") as found:
         run = train(device, model=deepcopy(start))
     assert len([warning for warning in found if "graphs" in str(warning.message)]) == 1

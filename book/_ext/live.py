@@ -100,7 +100,7 @@ SPEAKERS: dict[str, Callable[[], LiveModel]] = {"speaker": speaker}
 FIGURES: dict[str, str | None] = {
     **dict.fromkeys("attention positions order schedule smoothing gradient roofline merges learner".split()),
     **dict.fromkeys("rotary examination switch kills descent bleu warmup reversing".split()),
-    **dict.fromkeys("masks amdahl bootstrap shards plus hundred".split()),
+    **dict.fromkeys("masks bootstrap shards plus hundred".split()),
     **dict.fromkeys(("phrases", "beam", "anatomy", "stream", "shift"), "phrases"),
     "toy": "toy",
     "speaker": "speaker",
@@ -263,12 +263,6 @@ def switch() -> dict[str, Any]:
     return {"updates": list(range(10, 301, 10)), "right": trials["right"], "faults": faults}
 
 
-def amdahl() -> dict[str, float]:
-    """What shares of a plain training step the kinds of operations take, from the record of Chapter 10."""
-    shares: dict[str, float] = load_record("speed")["profile"]["engines"]["ours, plain"]["shares"]
-    return {kind.replace("optimiser", "optimizer"): share for kind, share in shares.items()}
-
-
 def bootstrap() -> list[list[int]]:
     """The counts of Chapter 13's hundred sentences: n-grams found and written, n to 4, and both lengths."""
     rows = []
@@ -287,7 +281,7 @@ def hundred() -> list[list[Any]]:
 
 
 # Figures that show records: what their scripts find in `live.data`.
-RECORDED = examination, switch, amdahl, bootstrap, hundred
+RECORDED = examination, switch, bootstrap, hundred
 DATA: dict[str, Callable[[], Any]] = {read.__name__: read for read in RECORDED}
 
 

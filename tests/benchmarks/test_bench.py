@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tasks
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -14,10 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import (  # noqa: E402
-    peers,
-    workload,
-)
+from benchmarks import gpu, peers, workload  # noqa: E402
 from transformer import TransformerConfig  # noqa: E402
 
 SMALL = workload.Size("small", TransformerConfig(50, 50, d_model=16, n_heads=2, n_layers=2, d_ff=24))
@@ -95,3 +95,11 @@ def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
     assert losses[0].item() > 1
     for loss in losses[1:]:
         torch.testing.assert_close(loss, losses[0], rtol=1e-6, atol=0)
+
+
+@pytest.mark.slow
+def test_a_part_for_a_gpu_leaves_its_rows_and_a_line_for_those_of_a_size(tmp_path):
+    gpu.main("searches", "cpu", "0", str(tmp_path))
+    (line,) = tasks.shown(json.loads((tmp_path / "searches.json").read_text()))
+    row = r"beam [14](, graphs)? ms a step [\d.]+"
+    assert re.fullmatch(rf"1 sentences, {row}( \| {row}){{3}}", " ".join(line.split()))

@@ -500,7 +500,6 @@ PAGE_OF = {
     "reversing": "09-toy-task",
     "speaker": "15-since-2017",
     "masks": "03-attention",
-    "amdahl": "10-speed",
     "bootstrap": "13-translation",
     "gradient": "06-loss",
     "order": "02-embedding",

@@ -163,6 +163,40 @@ def cells_of(chapter: str) -> list[tuple[str, str]]:
     return [*json.loads(text), ("afterwards", ASKED[chapter])]
 
 
+UPDATES = """
+import itertools, torch
+from transformer import *
+from transformer.runs.loop import Updater, autocast
+
+config = TransformerConfig(11, 11, d_model=16, n_heads=2, n_layers=1, d_ff=32, dropout=0.0)
+losses = teacher_forced_loss, r_drop_loss
+formats = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+for kind, loss, precision in itertools.product((lambda model: model, accelerate), losses, formats):
+    first = []
+    for device in ("cpu", there):
+        torch.manual_seed(0)
+        model = kind(Transformer(config)).to(device)
+        batch = torch.full((3, 5), 7), torch.tensor([[2, 7, 5, 9, 4]] * 3)
+        format = precision if device == there else "float32"
+        updater = Updater(model, loss, lambda step: 1e-3, 1.0, format, weight_decay=0.1, average=0.9)
+        for _ in range(2):  # the second one has the optimizer's averages
+            numbers = updater([batch, batch])
+        first.append([number.item() for number in numbers])
+    for here, elsewhere in zip(*first):
+        assert abs(elsewhere - here) <= 0.02 * here, (kind, loss, precision, first)
+    assert {x.device for x in numbers} == {there}
+    on_it(model)
+    with autocast(there, precision):
+        assert model(*(ids.to(there) for ids in batch)).dtype == formats[precision]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:this processor has no units for bfloat16")
+def test_updates_in_every_precision_stay_on_another_device(tmp_path):
+    assert not run({"": [("updates", UPDATES)]}, tmp_path)
+
+
 @pytest.mark.slow
 def test_chapters_train_on_another_device(tmp_path):
     assert not run({chapter: cells_of(chapter) for chapter in CELLS}, tmp_path)

@@ -1129,21 +1129,7 @@ def test_roofline_counts_what_the_record_counts(tab):
         assert said(tab) == "" and tab.locator(".live-roofline .live-plot > *").count() == 0
 
 
-# What an optimization gains, masks, and the bootstrap -------------------------------------------------
-
-
-@reads_pages
-def test_amdahl_s_law_is_applied_to_the_record(tab):
-    ready(tab, "amdahl")
-    shares = load_record("speed")["profile"]["engines"]["ours, plain"]["shares"]
-    for kind in ("matrix products", "dropout"):
-        tab.locator(".live-amdahl select").select_option(kind)
-        slide(tab, "Factor r", 8)
-        share, r, gain, limit = map(float, NUMBER.findall(said(tab, "amdahl")))
-        s = shares[kind]
-        assert [share, r, gain, limit] == pytest.approx(
-            [100 * s, 3, 1 / (1 - s + s / 3), 1 / (1 - s)], abs=0.051
-        )
+# Masks and the bootstrap ----------------------------------------------------------------------------
 
 
 @reads_pages

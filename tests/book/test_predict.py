@@ -54,13 +54,6 @@ def test_a_question_comes_before_its_answer(notebook, question):
     assert place(notebook, PREFIX + question.name) < place(notebook, question.name)
 
 
-def test_a_text_tells_a_figure_as_it_is_or_rounded():
-    question = predictions.question_of(small().cells[1])._replace(figure="1,377", unit="")
-    assert all(predictions.tells(text, question) for text in ("is 1,377.", "(1377)", "about 1,400", "1,380,"))
-    assert not any(predictions.tells(text, question) for text in ("1,000", "11,377", "1,377.5", "v1377"))
-    assert not predictions.tells("only 7 of them", predictions.question_of(small().cells[1]))
-
-
 def small() -> NotebookNode:
     cells = [
         new_markdown_cell("# A", id="title"),

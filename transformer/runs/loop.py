@@ -149,8 +149,8 @@ def autocast(device: torch.device, precision: str) -> Iterator[None]:
         yield
         return
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    # On an H100 or a B200, half precision gets cuDNN's attention, which takes
-    # tenths of a second to plan for each new shape of a batch.
+    # On an H100 or a B200, half precision may get cuDNN's attention, which plans
+    # anew for each new shape of a batch.
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         with torch.autocast(device.type, PRECISIONS[precision]):

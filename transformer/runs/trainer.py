@@ -104,7 +104,7 @@ class Trainer:
         evaluate: `evaluate(model)` returns metrics, without gradients; only the first process calls it, and
             once more before the first update.
         progress: whether to print a line with each entry of the log.
-        graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`: faster where its batches are
+        graphs: whether a GPU gets whole updates at once, as in `UpdateGraphs`, which is for batches that are
             small and of few shapes. The loss may depend on nothing but the model and the batch.
 
     Attributes:

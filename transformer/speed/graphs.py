@@ -165,13 +165,13 @@ class UpdateGraphs:
         updater, self.shapes, self._recording = self.updater, Counter(), True
         self._graphs: dict[_Shape, tuple[list[Tensor], Callable[[], Numbers]]] = {}
         on_a_gpu, accelerated = self.device.type in RECORDERS, isinstance(updater.model, FastTransformer)
-        if on_a_gpu and accelerated and updater.engine is None:
+        if on_a_gpu and accelerated and updater.engine is None and not torch.is_anomaly_enabled():
             vars(updater.optimizer)["_warned_capturable_if_run_uncaptured"] = True  # at first it is
             for group in updater.optimizer.param_groups:  # the fused kernel reads a rate of this dtype
                 group |= {"lr": torch.zeros((), dtype=torch.float32, device=self.device), "capturable": True}
             updater.make, self._recorder = self, RECORDERS[self.device.type](self.device)
         else:
-            self._stop_recording("they need an NVIDIA GPU, one process, and a model that `accelerate` takes")
+            self._stop_recording("they need an NVIDIA GPU, one process, no anomaly mode, and what `accelerate` takes")
         try:
             yield
         finally:
