@@ -68,6 +68,10 @@ def draw(figure: Figure) -> str:
         legend.set_in_layout(False)
     for text in figure.findobj(is_text):
         text.set_fontsize(SMALL if text.get_fontsize() < LARGE else LARGE)
+    for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
+        sizes = {label.get_fontsize() for label in axis.get_ticklabels()}
+        if len(sizes) == 1:
+            axis.set_tick_params(labelsize=sizes.pop())  # of ticks that are made later, too
     for _ in range(2):  # what the first pass changes, the second sees
         figure.draw_without_rendering()
         for ax in figure.axes:
