@@ -171,9 +171,7 @@ class UpdateGraphs:
                 group |= {"lr": torch.zeros((), dtype=torch.float32, device=self.device), "capturable": True}
             updater.make, self._recorder = self, RECORDERS[self.device.type](self.device)
         else:
-            self._stop_recording(
-                "they need an NVIDIA GPU, one process, no anomaly mode, and what `accelerate` takes"
-            )
+            self._stop_recording("they need an NVIDIA GPU, one process, no anomaly mode, accelerated models")
         try:
             yield
         finally:
