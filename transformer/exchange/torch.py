@@ -150,7 +150,7 @@ def from_torch(module: nn.Module) -> Any:
         Our `MultiHeadAttention`, `EncoderLayer`, `DecoderLayer`, `Encoder` or `Decoder`; for a
         `torch.nn.Transformer` the pair `(Encoder, Decoder)`. Ours are batch first, and True in
         their masks means *may attend*. Dropout rates, epsilons, dtype, device and mode are those
-        of `module`; a parameter in two places becomes two.
+        of `module`; all parameters can be trained, and one in two places becomes two.
 
     Raises:
         TypeError: `module`, or a part of it, is of another type; a subclass is another type.
@@ -183,7 +183,7 @@ def to_torch(module: nn.Module | tuple[Encoder, Decoder], batch_first: bool = Tr
         A `torch.nn.MultiheadAttention`, `TransformerEncoderLayer`, `TransformerDecoderLayer`,
         `TransformerEncoder` or `TransformerDecoder`; for a pair a `torch.nn.Transformer`. True in
         its masks means *must not attend*. Dropout rates, epsilons, dtype, device and mode are
-        those of `module`; a parameter in two places becomes two.
+        those of `module`; all parameters can be trained, and one in two places becomes two.
 
     Raises:
         TypeError: `module`, or a part of it, is of another type; a subclass is another type.
