@@ -164,8 +164,6 @@ def test_special_ids_are_defined_once():
         assert inspect.signature(function).parameters["pad_id"].default == PAD_ID
 
 
-# ---------- Errors at the entries: test_bad_input.py; no step waits for its device: test_cuda.py
-
 # ---------- Randomness: a seed or a generator for every choice, and torch's own for dropout
 
 # test_toy.py: test_stream_depends_on_seed_and_epoch_and_on_nothing_else; language/test_vocabulary.py:

@@ -182,8 +182,7 @@ for kind, loss, precision in itertools.product((lambda model: model, accelerate)
         for _ in range(2):  # the second one has the optimizer's averages
             numbers = updater([batch, batch])
         first.append([number.item() for number in numbers])
-    for here, elsewhere in zip(*first):
-        assert abs(elsewhere - here) <= 0.02 * here, (kind, loss, precision, first)
+    torch.testing.assert_close(*map(torch.tensor, first), rtol=0.05, atol=0)
     assert {x.device for x in numbers} == {there}
     on_it(model)
     with autocast(there, precision):
@@ -192,7 +191,6 @@ for kind, loss, precision in itertools.product((lambda model: model, accelerate)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:this processor has no units for bfloat16")
 def test_updates_in_every_precision_stay_on_another_device(tmp_path):
     assert not run({"": [("updates", UPDATES)]}, tmp_path)
 

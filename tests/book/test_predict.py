@@ -54,6 +54,12 @@ def test_a_question_comes_before_its_answer(notebook, question):
     assert place(notebook, PREFIX + question.name) < place(notebook, question.name)
 
 
+def test_a_text_tells_a_figure_as_it_is_or_rounded():
+    question = predictions.question_of(small().cells[1])._replace(figure="1,377", unit="")
+    found = [predictions.tells(text, question) for text in ("is 1,377.", "about 1,400", "1,000", "11,377")]
+    assert found == [True, True, False, False]
+
+
 def small() -> NotebookNode:
     cells = [
         new_markdown_cell("# A", id="title"),
