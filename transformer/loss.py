@@ -86,7 +86,7 @@ def perplexity(loss: float) -> float:
 def teacher_forced_loss(
     model: Transformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss of a batch whose targets are read and predicted one token apart.
+    """The summed loss of a batch, each target token predicted from those before it.
 
     Args:
         model: the model, in whichever mode it is.
@@ -128,7 +128,7 @@ def r_drop_loss(
     model: Transformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1,
     alpha: float = 5.0,
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss of a batch that passes twice and should come out the same.
+    """The summed loss of a batch run twice, with a penalty where the two predictions differ.
 
     Args:
         model, batch, smoothing: as in `teacher_forced_loss`; the model in training mode.

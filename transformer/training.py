@@ -57,7 +57,7 @@ def adamw(
 
     Args:
         parameters: what to optimize; set the optimizer's rate before each update.
-        weight_decay: λ; an update of rate η multiplies matrices, no vectors, by 1 − ηλ.
+        weight_decay: λ; an update of rate η multiplies matrices, but not vectors, by 1 − ηλ.
 
     Source: Kingma and Ba (2015); Loshchilov and Hutter (2019).
     """
