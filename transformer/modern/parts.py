@@ -4,8 +4,8 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 """
 
 __all__ = [
-    "RMSNorm", "GATES", "GatedFeedForward", "route", "RoutedFeedForward", "balance_loss", "rotary_table",
-    "rotate", "RotaryStretch", "alibi", "sliding_mask", "prefix_mask", "wsd_rate", "orthogonalize",
+    "RMSNorm", "GATES", "GatedFeedForward", "rotary_table", "rotate", "RotaryStretch", "alibi",
+    "sliding_mask", "prefix_mask", "route", "RoutedFeedForward", "balance_loss", "wsd_rate", "orthogonalize",
 ]
 
 
@@ -76,68 +76,6 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Transform `x` `[B, T, d_model]`; the shape stays."""
         return self.w_2(GATES[self.activation](self.w_gate(x)) * self.w_1(x))
-
-
-# %% book/15-since-2017.ipynb · Mixture of experts (MoE) · [routed-feed-forward]
-def route(scores: Tensor, n_chosen: int) -> tuple[Tensor, Tensor]:
-    """The experts with the highest of the scores `[..., E]`, and their gates, both `[..., n_chosen]`."""
-    highest, chosen = scores.topk(n_chosen, dim=-1)
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    return chosen, highest.softmax(-1, dtype=wide).to(scores.dtype)
-
-
-class RoutedFeedForward(nn.Module):
-    """Several gated networks, of which each token uses the few that a router chooses.
-
-    Args:
-        d_model: width of input and output.
-        d_ff: width of the hidden layer of each network.
-        n_experts: number of networks E.
-        n_chosen: how many of them a token uses.
-        activation: of the gates inside the networks, a name in `GATES`.
-
-    Source: Jiang et al. (2024), section 2.1.
-    """
-
-    def __init__(
-        self, d_model: int, d_ff: int, n_experts: int = 8, n_chosen: int = 2, activation: str = "silu"
-    ) -> None:
-        super().__init__()
-        check_size(n_experts=n_experts, n_chosen=n_chosen)
-        check_choice(range(1, n_experts + 1), n_chosen=n_chosen)
-        self.n_chosen = n_chosen
-        self.router = nn.Linear(d_model, n_experts, bias=False)
-        self.experts = nn.ModuleList(GatedFeedForward(d_model, d_ff, activation) for _ in range(n_experts))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform `x` `[B, T, d_model]`; the shape stays."""
-        tokens = x.flatten(0, -2)  # [N, d_model]
-        chosen, gates = route(self.router(tokens), self.n_chosen)  # [N, n_chosen]
-        result = torch.zeros_like(tokens)
-        for index, expert in enumerate(self.experts):
-            rows, rank = (chosen == index).nonzero(as_tuple=True)  # the tokens that chose it
-            weighted = gates[rows, rank, None] * expert(tokens[rows])
-            result.index_add_(0, rows, weighted.to(result))  # which is wider under autocast
-        return result.view_as(x)
-
-
-# %% book/15-since-2017.ipynb · Load balancing · [balance-loss]
-def balance_loss(scores: Tensor, n_chosen: int) -> Tensor:
-    """How unevenly a router uses its experts: 1 if evenly, E / `n_chosen` if always the same ones.
-
-    Args:
-        scores: of a router, `[..., E]`.
-        n_chosen: how many experts a token uses.
-
-    Returns:
-        the loss, a scalar, to be added to the others with a small factor.
-
-    Source: Fedus et al. (2022), equations 4 to 6.
-    """
-    n_experts = scores.size(-1)
-    chosen, _ = route(scores, n_chosen)
-    share = F.one_hot(chosen, n_experts).to(scores).flatten(0, -2).mean(0)  # [E]
-    return n_experts * share @ scores.softmax(-1).flatten(0, -2).mean(0)
 
 
 # %% book/15-since-2017.ipynb · Rotary positions (RoPE) · [rotary-table]
@@ -252,7 +190,7 @@ def alibi(query: Tensor, key: Tensor) -> KeysAndValues:
     return query, torch.cat([key, digits.expand(*key.shape[:2], -1, -1)], dim=-1)
 
 
-# %% book/15-since-2017.ipynb · Sliding windows and prefix masks · [masks]
+# %% book/15-since-2017.ipynb · Sliding windows · [masks]
 def sliding_mask(
     length: int,
     offset: int = 0,
@@ -291,6 +229,68 @@ def prefix_mask(length: int, prefix: Tensor) -> Tensor:
     places = torch.arange(length, device=prefix.device)
     given = places < prefix[:, None, None, None]  # [B, 1, 1, T]
     return causal_mask(length, prefix.device) | given
+
+
+# %% book/15-since-2017.ipynb · Mixture of experts (MoE) · [routed-feed-forward]
+def route(scores: Tensor, n_chosen: int) -> tuple[Tensor, Tensor]:
+    """The experts with the highest of the scores `[..., E]`, and their gates, both `[..., n_chosen]`."""
+    highest, chosen = scores.topk(n_chosen, dim=-1)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    return chosen, highest.softmax(-1, dtype=wide).to(scores.dtype)
+
+
+class RoutedFeedForward(nn.Module):
+    """Several gated networks, of which each token uses the few that a router chooses.
+
+    Args:
+        d_model: width of input and output.
+        d_ff: width of the hidden layer of each network.
+        n_experts: number of networks E.
+        n_chosen: how many of them a token uses.
+        activation: of the gates inside the networks, a name in `GATES`.
+
+    Source: Jiang et al. (2024), section 2.1.
+    """
+
+    def __init__(
+        self, d_model: int, d_ff: int, n_experts: int = 8, n_chosen: int = 2, activation: str = "silu"
+    ) -> None:
+        super().__init__()
+        check_size(n_experts=n_experts, n_chosen=n_chosen)
+        check_choice(range(1, n_experts + 1), n_chosen=n_chosen)
+        self.n_chosen = n_chosen
+        self.router = nn.Linear(d_model, n_experts, bias=False)
+        self.experts = nn.ModuleList(GatedFeedForward(d_model, d_ff, activation) for _ in range(n_experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform `x` `[B, T, d_model]`; the shape stays."""
+        tokens = x.flatten(0, -2)  # [N, d_model]
+        chosen, gates = route(self.router(tokens), self.n_chosen)  # [N, n_chosen]
+        result = torch.zeros_like(tokens)
+        for index, expert in enumerate(self.experts):
+            rows, rank = (chosen == index).nonzero(as_tuple=True)  # the tokens that chose it
+            weighted = gates[rows, rank, None] * expert(tokens[rows])
+            result.index_add_(0, rows, weighted.to(result))  # which is wider under autocast
+        return result.view_as(x)
+
+
+# %% book/15-since-2017.ipynb · Load balancing · [balance-loss]
+def balance_loss(scores: Tensor, n_chosen: int) -> Tensor:
+    """How unevenly a router uses its experts: 1 if evenly, E / `n_chosen` if always the same ones.
+
+    Args:
+        scores: of a router, `[..., E]`.
+        n_chosen: how many experts a token uses.
+
+    Returns:
+        the loss, a scalar, to be added to the others with a small factor.
+
+    Source: Fedus et al. (2022), equations 4 to 6.
+    """
+    n_experts = scores.size(-1)
+    chosen, _ = route(scores, n_chosen)
+    share = F.one_hot(chosen, n_experts).to(scores).flatten(0, -2).mean(0)  # [E]
+    return n_experts * share @ scores.softmax(-1).flatten(0, -2).mean(0)
 
 
 # %% book/15-since-2017.ipynb · Warm-up, stable, decay (WSD) · [wsd-rate]
