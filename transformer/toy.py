@@ -104,7 +104,7 @@ def reversal_batches(
 def exact_match(
     model: Transformer, n_sequences: int = 10_000, length: int = 10, seed: int = 10_000
 ) -> dict[str, float]:
-    """Decode unseen sequences greedily and compare.
+    """Decode sequences greedily and compare.
 
     Args:
         model: a trained toy model.

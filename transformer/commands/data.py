@@ -86,13 +86,13 @@ class Reversals:
         save_weights(model, folder / self.output, torch.float16)
 
     def record(self, model: Transformer, history: list[dict[str, float]]) -> dict[str, Any]:
-        """The curve of evaluations, and the score on 10,000 unseen sequences."""
+        """The curve of evaluations, and the score on 10,000 fresh sequences."""
         curve = [entry for entry in history if "sequences" in entry]
         return {"curve": curve, "test": exact_match(model, length=self.length)}
 
     def summary(self, record: dict[str, Any]) -> str:
         """A record's score in a line."""
-        return f"exact match on 10,000 unseen sequences: {record['test']['sequences']:.2%}"
+        return f"exact match on 10,000 fresh sequences: {record['test']['sequences']:.2%}"
 
 
 FILES = ("source", "target", "dev_source", "dev_target")
