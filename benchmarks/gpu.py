@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.measure import memory_bandwidth, product_peak, seconds
 from benchmarks.peers import our_model, our_search
 from benchmarks.workload import SIZES, Size, decoding_sources, sentence_batches, training_flops
-from transformer import accelerate, teacher_forced_loss
+from transformer import Transformer, accelerate, teacher_forced_loss
 from transformer.commands.data import N_SHAPES
 from transformer.commands.recipes import RECIPES, Recipe, changed, train_recipe
 from transformer.files import write_record
@@ -45,14 +46,19 @@ class Rung:
     precision: str = "auto"  # half precision on a GPU that has it
     graphs: bool = False
     compiled: bool = False
+    without: str = ""  # a lever of the accelerated update
 
 
-# Each adds one thing: TF32, precision, kernels, graphs, a compiler, and the compiler's work as a graph.
+# Each adds one thing: TF32, precision, kernels, graphs, a compiler, and the compiler's work as a graph; a
+# row *without* takes one lever from the accelerated update.
 LADDER = {
     "float32": Rung(False, False, "float32"),
     "TF32": Rung(False, True, "float32"),
     "half precision": Rung(False),
     "accelerated": Rung(),
+    "without fused attention": Rung(without="fused attention"),
+    "without fused Adam": Rung(without="fused Adam"),
+    "without a chunked loss": Rung(without="chunked loss"),
     "graph": Rung(graphs=True),
     "compiled": Rung(compiled=True),
     "compiled, graph": Rung(graphs=True, compiled=True),
@@ -111,12 +117,17 @@ def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[s
         torch.cuda.reset_peak_memory_stats()
     loss, model = teacher_forced_loss, our_model(size.config).to(device).train()
     model = accelerate(model) if how.fast else model
+    if how.without == "chunked loss":
+        loss = teacher_forced_loss.dispatch(Transformer)
     if how.compiled:
         loss.dispatch(type(model))  # into its cache, whose change after a call would compile all again
         loss = torch.compile(loss, dynamic=True, backend="inductor" if gpu else "eager")
     updater = Updater(model, loss, lambda step: 1e-4, size.clip_norm, how.precision)
+    for group in updater.optimizer.param_groups:
+        group["fused"] = how.without != "fused Adam"
     work = partial(updater, [to_device(batch, device)])
-    with UpdateGraphs(updater).used() if how.graphs else nullcontext():
+    attention = sdpa_kernel(SDPBackend.MATH) if how.without == "fused attention" else nullcontext()
+    with attention, UpdateGraphs(updater).used() if how.graphs else nullcontext():
         step = mean_seconds(work, device)
     target = int((batch[1][:, 1:] != size.config.pad_id).sum())
     found = {"ms": 1000 * step, "tokens/s": target / step}

@@ -12,15 +12,7 @@ import random
 
 import pytest
 import torch
-from helpers import (
-    DROPPING,
-    NORM_ORDERS,
-    SIZES,
-    assert_close,
-    everything,
-    lively_model,
-    make_model,
-)
+from helpers import DROPPING, NORM_ORDERS, SIZES, assert_close, everything, lively_model, make_model
 from torch import Tensor
 
 import transformer

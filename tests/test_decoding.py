@@ -14,13 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from transformer import (
-    Transformer,
-    TransformerConfig,
-    accelerate,
-    beam_search,
-    greedy_search,
-)
+from transformer import Transformer, TransformerConfig, accelerate, beam_search, greedy_search
 from transformer.decoding import (
     BeamResult,
     DecoderState,

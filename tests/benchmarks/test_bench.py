@@ -12,6 +12,7 @@ import pytest
 import tasks
 import torch
 from torch import nn
+from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +96,25 @@ def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
     assert losses[0].item() > 1
     for loss in losses[1:]:
         torch.testing.assert_close(loss, losses[0], rtol=1e-6, atol=0)
+
+
+@pytest.mark.slow
+def test_each_rung_without_a_lever_is_without_it_alone(monkeypatch):
+    monkeypatch.setattr(gpu, "mean_seconds", lambda work, device: work() and 1.0)
+
+    def called(rung: str) -> set[str]:
+        with profile() as seen:
+            gpu.measured(workload.SIZES["b"], 400, gpu.LADDER[rung], torch.device("cpu"))
+        return {each.key for each in seen.key_averages()}
+
+    levers = {
+        "without fused attention": "flash_attention",
+        "without fused Adam": "fused_adamw",
+        "without a chunked loss": "_ChunkedLoss",
+    }
+    for without in ("accelerated", *levers):
+        names = " ".join(called(without))
+        assert [lever for lever in levers if levers[lever] not in names] == [without] * (without in levers)
 
 
 @pytest.mark.slow

@@ -12,14 +12,7 @@ import torch
 from helpers import scrambled
 from torch import nn
 
-from transformer import (
-    Transformer,
-    TransformerConfig,
-    Translator,
-    accelerate,
-    load_corpus,
-    load_toy_model,
-)
+from transformer import Transformer, TransformerConfig, Translator, accelerate, load_corpus, load_toy_model
 from transformer.__main__ import main
 from transformer.exchange.translators import CTranslate2Engine, load_translator, to_ctranslate2
 from transformer.language.translator import Search

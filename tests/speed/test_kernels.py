@@ -14,12 +14,7 @@ from torch import Tensor
 
 import transformer.speed.chunked_loss
 import transformer.speed.kernels
-from transformer import (
-    Translator,
-    causal_mask,
-    label_smoothed_cross_entropy,
-    scaled_dot_product_attention,
-)
+from transformer import Translator, causal_mask, label_smoothed_cross_entropy, scaled_dot_product_attention
 from transformer.__main__ import main
 from transformer.speed.chunked_loss import linear_cross_entropy
 from transformer.speed.kernels import HAS_ONEDNN, fast_attention, fastest, linear_by_onednn
