@@ -106,6 +106,8 @@ def test_help_lists_the_recipes_and_info_their_settings(capsys):
         assert main(["info", "--recipe", name]) == 0
         shown = capsys.readouterr().out.splitlines()
         assert shown == [f"{key}: {value}" for key, value in settings(recipe).items() if value != ""]
+    assert main(["info", "--recipe", "toy", "--model", "phrases"]) == 2
+    assert "info shows --recipe toy or --model phrases, not both" in capsys.readouterr().err
 
 
 # Settings

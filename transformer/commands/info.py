@@ -12,10 +12,12 @@ __all__ = ["HELP", "run", "add_options"]
 
 def run(options: argparse.Namespace) -> None:
     """Show what a translator is made of, or the settings of a recipe."""
+    if options.recipe is not None and options.model is not None:
+        raise ValueError(f"info shows --recipe {options.recipe} or --model {options.model}, not both")
     if options.recipe is not None:
         fields = settings(RECIPES[options.recipe])
     else:
-        model = Translator.load(pretrained_folder(options.model), "cpu").model
+        model = Translator.load(pretrained_folder(options.model or "phrases"), "cpu").model
         fields = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
         fields |= asdict(model.config)
     for name, value in fields.items():
@@ -29,4 +31,4 @@ HELP = "show what a translator is made of, or a recipe's settings"
 def add_options(add: Add) -> None:
     """The options of `info`."""
     add("--recipe", choices=list(RECIPES), help="show this recipe (default: a translator)")
-    model_option(add)
+    model_option(add, default=None)  # which tells that it was given

@@ -77,11 +77,11 @@ def search_of(options: argparse.Namespace) -> Search:
     return Search(**{field.name: getattr(options, field.name) for field in fields(Search)})
 
 
-def model_option(add: Add) -> None:
-    """Which translator."""
+def model_option(add: Add, default: str | None = "phrases") -> None:
+    """Which translator; with `None` a command sees that nobody named one."""
     name = "a translator's folder, such as runs/ted-small/translator, or OWNER/NAME on the Hugging Face hub "
     name += "(default: phrases, the small one that is built in; a folder of that name is ./phrases)"
-    add("--model", default="phrases", metavar="NAME", help=name)
+    add("--model", default=default, metavar="NAME", help=name)
 
 
 def engine_option(add: Add) -> None:
