@@ -26,8 +26,8 @@ from transformer.language.translator import Search, Translator
 from transformer.runs.folder import run_facts
 from transformer.training import record_path
 
-# Of the corpus, and translated word by word or nearly so: what the maps of attention in Chapter 13 show.
-ALIGNED = ("este é um problema que temos que resolver", "este modelo parece funcionar bem")
+# What the maps of attention in Chapter 13 show: a sentence without its full stop, and with it.
+ALIGNED = ("este é um problema que temos que resolver", "este é um problema que temos que resolver .")
 _SEPARATORS = re.compile(r"(?<=\d)[.,](?=\d)")
 
 
