@@ -266,7 +266,7 @@ def switch() -> dict[str, Any]:
 def bootstrap() -> list[list[int]]:
     """The counts of Chapter 13's hundred sentences: n-grams found and written, n to 4, and both lengths."""
     rows = []
-    for entry in load_record("ted-small")["sentences"]:
+    for entry in load_record("ted-best")["sentences"]:
         texts = [tokenize(entry[side]).split() for side in ("translation", "target")]
         grams = [[Counter(zip(*(words[i:] for i in range(n)))) for words in texts] for n in range(1, 5)]
         found = [(ours & theirs).total() for ours, theirs in grams]
@@ -277,7 +277,7 @@ def bootstrap() -> list[list[int]]:
 def hundred() -> list[list[Any]]:
     """Chapter 13's hundred sentences: kind, source, translation, a person's, and chrF2."""
     parts = "category source translation target chrF2".split()
-    return [[entry[part] for part in parts] for entry in load_record("ted-small")["sentences"]]
+    return [[entry[part] for part in parts] for entry in load_record("ted-best")["sentences"]]
 
 
 # Figures that show records: what their scripts find in `live.data`.

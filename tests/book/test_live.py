@@ -1249,7 +1249,7 @@ def test_the_bootstrap_finds_the_chapter_s_interval(tab):
 def test_a_sentence_of_the_hundred_is_shown_with_its_score(tab):
     tab.emulate_media(reduced_motion="reduce")
     ready(tab, "hundred")
-    entries = load_record("ted-small")["sentences"]
+    entries = load_record("ted-best")["sentences"]
     for place in (0, 50, 99):
         slide(tab, "Sentence", place)
         source, *answers = tab.locator(".live-heard p").all_inner_texts()
