@@ -198,7 +198,7 @@ def ted(device: torch.device, until: float, folder: Path) -> Rows:
     result, found = trained(recipe, data, device, until)
     yield "run", found | {"padding": padding}
     data.save(result, folder)
-    search = Search(8, 1.4)  # among the best on the development split for the record `ted-best`
+    search = Search(8, 1.4)  # the best on the development split for the record `ted-best`
     scores = evaluate_translator(result, data.test() if gpu else data.test()[:20], search)
     yield "score", {name: score["score"] for name, score in scores.items()}
     run = run_facts(device) | {"recipe": found["recipe"]}
