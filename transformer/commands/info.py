@@ -18,11 +18,9 @@ def run(options: argparse.Namespace) -> None:
         fields = settings(RECIPES[options.recipe])
     else:
         model = Translator.load(pretrained_folder(options.model or "phrases"), "cpu").model
-        fields = {"parameters": sum(parameter.numel() for parameter in model.parameters())}
-        fields |= asdict(model.config)
-    for name, value in fields.items():
-        if value != "":  # no file of your own
-            print(f"{name}: {value}")
+        fields = {"parameters": sum(p.numel() for p in model.parameters())} | asdict(model.config)
+    given = {name: value for name, value in fields.items() if value != ""}  # "" is no file of your own
+    print(*(f"{name}: {value}" for name, value in given.items()), sep="\n")
 
 
 HELP = "show what a translator is made of, or a recipe's settings"
