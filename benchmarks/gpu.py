@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.measure import memory_bandwidth, product_peak, seconds
@@ -28,11 +30,19 @@ from transformer.commands.recipes import RECIPES, Recipe, changed, train_recipe
 from transformer.files import write_record
 from transformer.language.batches import padding_waste
 from transformer.language.translator import Search, evaluate_translator
+from transformer.layers import Residual
 from transformer.runs.folder import run_facts
-from transformer.runs.loop import Updater, autocast, best_precision
+from transformer.runs.loop import (
+    PRECISIONS,
+    RateSchedule,
+    Updater,
+    accumulate_gradients,
+    autocast,
+    best_precision,
+)  # fmt: skip
 from transformer.speed.graphs import GraphedTransformer, UpdateGraphs
 from transformer.toy import exact_match, toy_config
-from transformer.training import to_device
+from transformer.training import adamw, to_device
 
 LENGTH = 32  # tokens that a search makes of each sentence
 
@@ -45,12 +55,13 @@ class Rung:
     tf32: bool = True
     precision: str = "auto"  # half precision on a GPU that has it
     graphs: bool = False
-    compiled: bool = False
+    compiled: str = ""  # "all" of the loss, or its "residuals" alone
+    half_weights: bool = False
     without: str = ""  # a lever of the accelerated update
 
 
-# Each adds one thing: TF32, precision, kernels, graphs, a compiler, and the compiler's work as a graph; a
-# row *without* takes one lever from the accelerated update.
+# Each adds one thing: TF32, precision, kernels, graphs, a compiler, and the compiler's work as a graph. A
+# row *without* takes one lever from the accelerated update; the two below the graph add one to it.
 LADDER = {
     "float32": Rung(False, False, "float32"),
     "TF32": Rung(False, True, "float32"),
@@ -60,8 +71,10 @@ LADDER = {
     "without fused Adam": Rung(without="fused Adam"),
     "without a chunked loss": Rung(without="chunked loss"),
     "graph": Rung(graphs=True),
-    "compiled": Rung(compiled=True),
-    "compiled, graph": Rung(graphs=True, compiled=True),
+    "half-precision weights, graph": Rung(graphs=True, half_weights=True),
+    "compiled residuals, graph": Rung(graphs=True, compiled="residuals"),
+    "compiled": Rung(compiled="all"),
+    "compiled, graph": Rung(graphs=True, compiled="all"),
 }
 Rows = Iterator[tuple[str, dict[str, Any]]]
 
@@ -95,7 +108,7 @@ def rungs(device: torch.device, compiled: bool) -> Rows:
     large.insert(2 if compiled else 0, ("base", 25_000))  # with the compiler it takes longest
     for name, tokens in large if device.type == "cuda" else [("b", 200)]:
         for rung, how in LADDER.items():
-            if how.compiled == compiled:
+            if bool(how.compiled) == compiled:
                 row = partial(measured, SIZES[name], tokens, how, device)
                 yield f"{name} {tokens:,} {rung}", attempted(row)
 
@@ -119,12 +132,18 @@ def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[s
     model = accelerate(model) if how.fast else model
     if how.without == "chunked loss":
         loss = teacher_forced_loss.dispatch(Transformer)
-    if how.compiled:
+    compiler = partial(torch.compile, dynamic=True, backend="inductor" if gpu else "eager")
+    if how.compiled == "all":
         loss.dispatch(type(model))  # into its cache, whose change after a call would compile all again
-        loss = torch.compile(loss, dynamic=True, backend="inductor" if gpu else "eager")
-    updater = Updater(model, loss, lambda step: 1e-4, size.clip_norm, how.precision)
+        loss = compiler(loss)
+    elif how.compiled:
+        compile_residuals(model, compiler)
+    kind = HalfWeights if how.half_weights else Updater
+    updater = kind(model, loss, lambda step: 1e-4, size.clip_norm, how.precision)
+    fused = how.without != "fused Adam"
+    vars(updater.optimizer)["_step_supports_amp_scaling"] = fused  # the scaler's way to undo the scale
     for group in updater.optimizer.param_groups:
-        group["fused"] = how.without != "fused Adam"
+        group["fused"] = fused
     work = partial(updater, [to_device(batch, device)])
     attention = sdpa_kernel(SDPBackend.MATH) if how.without == "fused attention" else nullcontext()
     with attention, UpdateGraphs(updater).used() if how.graphs else nullcontext():
@@ -133,6 +152,48 @@ def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[s
     found = {"ms": 1000 * step, "tokens/s": target / step}
     found["TFLOP/s"] = training_flops(size.config, [batch]) / step / 1e12
     return found | {"GB": torch.cuda.max_memory_allocated() / 1e9 if gpu else 0.0}
+
+
+class HalfWeights(Updater):
+    """Updates of a model whose weights and vectors are in half precision, by an optimizer that has the
+    weights in float32: fewer bytes for sums and norms, and no casts. Small gradients aren't scaled."""
+
+    def __init__(
+        self, model: Transformer, loss: Any, schedule: RateSchedule, clip_norm: float, precision: str
+    ) -> None:
+        found = best_precision(next(model.parameters()).device) if precision == "auto" else precision
+        masters = [p.detach().clone() for p in model.parameters()]
+        super().__init__(model.to(PRECISIONS[found]), loss, schedule, clip_norm)
+        self.masters, self.optimizer = masters, adamw(masters)  # the parameters stay the same objects
+
+    def update(self, batches: list[Any]) -> tuple[Tensor, ...]:
+        """As in `Updater`."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        total, tokens = accumulate_gradients(self.loss, batches, self.parameters)
+        for master, parameter in zip(self.masters, self.parameters, strict=True):
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+        norm = nn.utils.clip_grad_norm_(self.masters, self.clip_norm)
+        self.optimizer.step()
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self.masters)
+        return total, tokens, norm
+
+
+def compile_residuals(model: Transformer, compiler: Callable[..., Any]) -> None:
+    """Let a compiler make one kernel of each sublayer's dropout, sum and norm (post-norm)."""
+
+    @compiler
+    def normed_sum(x: Tensor, y: Tensor, rate: float, norm: tuple[Tensor, ...]) -> Tensor:
+        return F.layer_norm(x + F.dropout(y, rate), norm[0].shape, *norm)
+
+    def forward(residual: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        norm = tuple(residual.norm.parameters())
+        return normed_sum(x, sublayer(x), residual.dropout.p, norm)
+
+    for part in model.modules():
+        if isinstance(part, Residual):
+            part.forward = partial(forward, part)  # type: ignore[method-assign]
 
 
 def mean_seconds(work: Callable[[], object], device: torch.device) -> float:
