@@ -74,6 +74,9 @@ NORM = {"norm with n - 1": ""}
 NO_ANGLES = {"no positions, two layers": ""}
 
 
+Search = Callable[[Any, Tensor, int], Tensor]
+
+
 class Kind(NamedTuple):
     """A right model, and how a fault is put into it."""
 
@@ -82,7 +85,7 @@ class Kind(NamedTuple):
     faults: dict[str, str]
     positions: str = "absolute"
     random: bool = True  # in training mode
-    search: Callable[[nn.Module, str], Callable[[Tensor, int], Tensor]] | None = None
+    search: Callable[[str], Search] | None = None
 
 
 # Faults that go into any model
@@ -268,18 +271,18 @@ def our_model(fault: str, fast: bool = False, **changes: Any) -> nn.Module:
     return model
 
 
-def our_search(model: Transformer, fault: str) -> Callable[[Tensor, int], Tensor]:
+def our_search(fault: str) -> Search:
     """Greedy search, with the right start token or another."""
 
     @torch.no_grad()
-    def search(src: Tensor, max_length: int) -> Tensor:
-        tokens = torch.full((len(src), 1), 5 if fault else 2)
+    def search(model: Transformer, src: Tensor, max_length: int) -> Tensor:
+        tokens = torch.full((len(src), 1), 5)
+        model.eval()
         for _ in range(max_length):
             tokens = torch.cat([tokens, model(src, tokens)[:, -1:].argmax(-1)], dim=1)
         return tokens[:, 1:]
 
-    model.eval()
-    return search if fault else partial(greedy_search, model)
+    return search if fault else greedy_search
 
 
 def our_language_model(fault: str, positions: str = "rotary") -> nn.Module:
@@ -413,15 +416,14 @@ def hugging_face_pair(fault: str, name: str, **sizes: Any) -> nn.Module:
     return patched_hugging_face(seq2seq(theirs), fault)
 
 
-def hugging_face_search(model: Any, fault: str) -> Callable[[Tensor, int], Tensor]:
+def hugging_face_search(fault: str) -> Search:
     """Their greedy search, with the right start token or another."""
 
-    def search(src: Tensor, max_length: int) -> Tensor:
+    def search(model: Any, src: Tensor, max_length: int) -> Tensor:
         start = {"decoder_start_token_id": 5} if fault else {}
         options = {"max_new_tokens": max_length, "num_beams": 1, "do_sample": False, **start}
-        return model.model.generate(src, attention_mask=(src != 0).long(), **options)[:, 1:]
+        return model.eval().model.generate(src, attention_mask=(src != 0).long(), **options)[:, 1:]
 
-    model.eval()
     return search
 
 
@@ -622,7 +624,7 @@ def examined(kind: Kind, fault: str, told: bool = True) -> CheckReport:
     if not told:
         return check_model(model, V, pad_id=0, bos_id=2)
     random = kind.random and fault != "dropout left over"
-    search = kind.search and kind.search(model, fault if fault in IN_SEARCHES else "")
+    search = kind.search and kind.search(fault if fault in IN_SEARCHES else "")
     return check_model(model, V, pad_id=0, bos_id=2, dropout=random, positions=kind.positions, search=search)
 
 

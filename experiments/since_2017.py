@@ -33,6 +33,7 @@ from transformer import (
     PositionalEncoding,
     TokenEmbedding,
     Transformer,
+    causal_mask,
     load_corpus,
     reversal_batch,
     toy_config,
@@ -41,7 +42,7 @@ from transformer.attention import KeyValueCache
 from transformer.files import write_record
 from transformer.model import initialize
 from transformer.modern.language_model import LanguageModel, LanguageModelConfig
-from transformer.modern.parts import prefix_mask, wsd_rate
+from transformer.modern.parts import wsd_rate
 from transformer.runs.folder import run_facts
 from transformer.training import adamw, cooldown, evaluating
 
@@ -83,7 +84,8 @@ class PrefixModel(LanguageModel):
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
         """As in `LanguageModel`."""
-        return super().forward(ids, prefix_mask(ids.size(1), torch.full((len(ids),), DIGITS + 1)), cache)
+        given = torch.arange(ids.size(1)) <= DIGITS
+        return super().forward(ids, causal_mask(ids.size(1)) | given, cache)
 
 
 def build(changes: tuple[str, ...], vocab_size: int) -> LanguageModel:

@@ -20,10 +20,11 @@ from transformer.language.vocabulary import Vocabulary
 from transformer.language.batches import bucket_lengths, encode_pairs, pad, TokenBatches
 from transformer.language.corpora import Preparation, load_corpus, read_pairs
 from transformer.language.scores import corpus_scores
-from transformer.language.translator import Translator
+from transformer.language.translator import Search, Translator
 from transformer.language.folder import save_model, load_model
 from transformer.commands.recipes import Recipe, RECIPES, recipe_for, train_translator
 from transformer.exchange.torch import from_torch, to_torch
+from transformer.exchange.translators import load_translator
 from transformer.study.model_checks import check_model
 from transformer.study.training_checks import check_training
 
@@ -35,7 +36,7 @@ __all__ = [
     "teacher_forced_loss", "r_drop_loss", "best_device", "noam_rate", "evaluate_loss", "fit",
     "greedy_search", "beam_search", "reversal_batch", "toy_config", "load_toy_model", "accelerate",
     "TrainingConfig", "Trainer", "Vocabulary", "bucket_lengths", "encode_pairs", "pad", "TokenBatches",
-    "Preparation", "load_corpus", "read_pairs", "corpus_scores", "Translator", "save_model", "load_model",
-    "Recipe", "RECIPES", "recipe_for", "train_translator", "from_torch", "to_torch", "check_model",
-    "check_training",
+    "Preparation", "load_corpus", "read_pairs", "corpus_scores", "Search", "Translator", "save_model",
+    "load_model", "Recipe", "RECIPES", "recipe_for", "train_translator", "from_torch", "to_torch",
+    "load_translator", "check_model", "check_training",
 ]  # fmt: skip

@@ -129,7 +129,7 @@ class KeyValueCache:
     def append(self, attention: nn.Module, project: Projection) -> KeysAndValues:
         """Self-attention: add what `project` returns for the next positions, and return all."""
         key, value = project()  # [B, H, T, d_k]
-        room, start = self._grown.get(attention, (key.new_empty(2, *key.shape)[:, :, :, :0], 0))
+        room, start = self._grown.get(attention) or (key.new_empty(2, *key.shape)[:, :, :, :0], 0)
         end = start + key.size(2)
         if key.shape[:2] != room.shape[1:3]:  # a single row would be broadcast to all
             raise ValueError(f"the cache holds {room.size(1)} rows, not {len(key)}")

@@ -143,7 +143,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def to_device(batch: Any, device: torch.device) -> Any:
     """Move a batch to a device: what can move, also in mappings and tuples, and in lists, made tuples."""
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        return batch.to(device, non_blocking=device.type == "cuda")  # a CPU would read too early
     if hasattr(batch, "to"):  # another library's
         return batch.to(device)
     if isinstance(batch, Mapping):
@@ -156,13 +156,15 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 # %% book/07-training.ipynb · Evaluation · [evaluate-loss-code]
 def evaluate_loss(
-    model: Any, batches: Iterable[tuple[Tensor, Tensor]]
+    model: Any,
+    batches: Iterable[tuple[Tensor, Tensor]] | Callable[[int], Iterable[tuple[Tensor, Tensor]]],
 ) -> dict[str, float]:
     """The unsmoothed loss and the accuracy of next-token prediction over all tokens.
 
     Args:
         model: a `Transformer`; dropout is off while it is evaluated.
-        batches: pairs of source ids `[B, S]` and target ids `[B, T + 1]`.
+        batches: pairs of source ids `[B, S]` and target ids `[B, T + 1]`; or `batches(epoch)`,
+            as in `fit`, for those of epoch 0.
 
     Returns:
         `"loss"` in nats per target token, and `"accuracy"` in [0, 1].
@@ -171,10 +173,10 @@ def evaluate_loss(
         TypeError, ValueError, IndexError: as in `Transformer`; no target token at all.
     """
     check_type(nn.Module, model=model)
-    check_type(Iterable, batches=batches)
+    check_type(Iterable, batches=(given := batches(0) if callable(batches) else batches))
     device, sums = next(model.parameters()).device, torch.zeros(3, dtype=torch.float64)
     with evaluating(model):
-        for batch in batches:
+        for batch in given:
             src, tgt = to_device(check_batch(batch, model), device)  # checked where it lies
             targets, pad_id = tgt[:, 1:], model.config.pad_id
             logits = model(src, tgt[:, :-1])

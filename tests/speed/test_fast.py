@@ -55,9 +55,8 @@ def make_sources(batch: int = 5, length: int = 6) -> Tensor:
 
 def make_batch(batch: int = 5, length: int = 6) -> tuple[Tensor, Tensor]:
     """Sources and targets, both with padding."""
-    tgt = make_sources(batch, length).flip(1).flip(1)
-    start = torch.full((batch, 1), BOS)
-    return make_sources(batch, length), torch.cat((start, tgt), 1)
+    src = make_sources(batch, length)
+    return src, torch.cat((torch.full((batch, 1), BOS), src), 1)
 
 
 def with_gradients(value: Tensor, model: nn.Module) -> list[Tensor]:
@@ -185,6 +184,18 @@ def test_a_trainer_trains_the_accelerated_model():
     ):
         trainer = Trainer(model, *given)
     assert trainer.model is model and trainer.fit().step == 1 and calls
+
+
+def test_what_listens_to_a_model_is_heard_by_the_accelerated_one():
+    model, (src, tgt) = make_model(), make_batch()
+    fast, louder = accelerate(model), lambda module, given: given[0].roll(1, -1)
+    found = lambda one: [one(src, tgt), teacher_forced_loss(one, (src, tgt))[0], greedy_search(one, src, 8)]
+    before = found(fast)
+    for part in (layer(model).cross_attention.w_o, model.output):
+        with part.register_forward_pre_hook(louder):
+            assert_same(found(fast), found(model))
+            assert not any(map(torch.equal, found(fast)[:2], before))
+    assert_same(found(fast), before)
 
 
 # The same parameters -------------------------------------------------------------------------------------

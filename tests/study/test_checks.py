@@ -81,7 +81,7 @@ def test_right_models_pass_everything(made, changes):
         settings.pad_id,
         settings.bos_id,
         dropout=settings.dropout + settings.attention_dropout > 0,
-        search=lambda src, max_length: greedy_search(model, src, max_length),
+        search=greedy_search,
         seed=CONFIGURATIONS.index(changes),
     )
     assert report.passed, report
@@ -494,9 +494,9 @@ def searched() -> Transformer:
     return Transformer(config(tie_embeddings=False)).eval()
 
 
-def cached_search(model, start=2, first=0, masked=True, training=False):
+def cached_search(start=2, first=0, masked=True, training=False):
     @torch.no_grad()
-    def search(src, max_length):
+    def search(model, src, max_length):
         model.train(training)
         memory, mask, cache = model.encode(src), model.src_mask(src), KeyValueCache()
         tokens = [torch.full((len(src), 1), start)]
@@ -522,7 +522,7 @@ def cached_search(model, start=2, first=0, masked=True, training=False):
     ids=str,
 )
 def test_a_search_finds_what_the_model_says(searched, options, verdict):
-    report = check(searched, search=cached_search(searched, **options))
+    report = check(searched, search=cached_search(**options))
     assert result(report, "search").verdict == verdict
     assert report.failures == (("search",) if verdict == "FAIL" else ())
 
@@ -807,10 +807,10 @@ def test_a_decoder_that_cannot_tell_the_order_of_its_words_fails():
 
 def test_a_search_of_a_decoder_alone_is_checked():
     model = language_model("rotary")
-    search = lambda src, max_length: generate(model.model, torch.full((len(src), 1), 2), max_length)
+    search = lambda model, src, max_length: generate(model.model, torch.full((len(src), 1), 2), max_length)
     report = check_model(model, search=search)
     assert result(report, "search").verdict == "pass", report
-    wrong = lambda src, max_length: (search(src, max_length) + 1) % V
+    wrong = lambda *given: (search(*given) + 1) % V
     assert check_model(model, search=wrong).failures == ("search",)
 
 

@@ -57,17 +57,19 @@ class Batcher:
     def __init__(self, translate: Callable[[list[str]], list[Any]]) -> None:
         self.translate = translate
         self.waiting = 0  # characters, those in work included
-        self._queue: asyncio.Queue[tuple[list[str], int, asyncio.Future[Any]]] = asyncio.Queue()
-        self._worker: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the queue, and of who works on it
+        self._queue: asyncio.Queue[tuple[list[str], int, asyncio.Future[Any]]]
 
     async def submit(self, sentences: list[str]) -> list[Any]:
         """The translations of a request's sentences, once it is their turn; a `Refusal` if too many wait."""
         size = sum(len(sentence) + 8 for sentence in sentences)  # even an empty sentence takes room
         if self.waiting + size > QUEUE_CHARACTERS:
             raise Refusal(503, f"{self.waiting} characters are waiting: try again later")
-        answer = asyncio.get_running_loop().create_future()
+        if (loop := asyncio.get_running_loop()) is not self._loop:  # an earlier one has ended
+            self._loop, self._queue = loop, asyncio.Queue()
+            self._worker = loop.create_task(self._work())
+        answer = loop.create_future()
         self.waiting += size
-        self._worker = self._worker or asyncio.create_task(self._work())
         self._queue.put_nowait((sentences, size, answer))
         try:
             return await answer

@@ -432,6 +432,8 @@ def from_llama(folder: str | Path) -> LanguageModel:
     with refusing_damage(opened.path):
         config = _config_from_llama(opened.settings)
         ours = planned(LanguageModel, config, config.n_layers, len(opened.shapes))
-        names = {name: our_name(name, LLAMA_PARTS) for name in opened.shapes}
+        # Older files hold the rotary positions' frequencies, too, which follow from the settings.
+        theirs = [name for name in opened.shapes if not name.endswith("rotary_emb.inv_freq")]
+        names = {name: our_name(name, LLAMA_PARTS) for name in theirs}
         place_all(ours, _fitted_weights(opened, names, ours))
     return ours.eval()

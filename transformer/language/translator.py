@@ -200,8 +200,8 @@ class Translator(AnyTranslator):
 
     Sentences are prepared as those of training were, and translations restored, by the vocabulary's
     `Preparation`. Searches run on the accelerated model, which shares the parameters: weights that change
-    later count at once. Replace or watch a part of the model before. Where `accelerate` refuses, a warning
-    says why; of a compiled model it takes the original.
+    later, and forward hooks, count at once. Replace a part of the model before. Where `accelerate` refuses,
+    a warning says why; of a compiled model it takes the original.
 
     Args:
         model: a trained `Transformer` with one vocabulary for both languages, and with the parameters that

@@ -174,7 +174,8 @@ class Vocabulary:
 
     def unknown(self, text: str) -> str:
         """The characters of a text, once it is prepared, that no piece holds."""
-        return "".join(letter for letter in self.prepare(text) if letter not in self.characters | {" "})
+        known = self.characters | {" "}
+        return "".join(letter for letter in self.prepare(text) if letter not in known)
 
     def encode(self, text: str) -> list[int]:
         """Cut a sentence into ids, without start and end tokens; unknown characters become `UNK_ID`."""

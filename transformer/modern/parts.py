@@ -5,7 +5,7 @@ Written by book/tangle.py: change the chapter, then run ``make tangle``; what is
 
 __all__ = [
     "RMSNorm", "GATES", "GatedFeedForward", "rotary_table", "rotate", "RotaryStretch", "alibi",
-    "sliding_mask", "prefix_mask", "route", "RoutedFeedForward", "balance_loss", "wsd_rate", "orthogonalize",
+    "sliding_mask", "route", "RoutedFeedForward", "balance_loss", "wsd_rate", "orthogonalize",
 ]
 
 
@@ -212,23 +212,6 @@ def sliding_mask(
     """
     mask = F.pad(causal_mask(length, device), (offset, 0), value=True)
     return mask if window is None else mask.triu(offset - window + 1)
-
-
-def prefix_mask(length: int, prefix: Tensor) -> Tensor:
-    """A causal mask in which the first tokens, which are given, all see one another.
-
-    Args:
-        length: number of positions T.
-        prefix: how many tokens of each sequence are given, `[B]`.
-
-    Returns:
-        `torch.bool` `[B, 1, T, T]`, True = may attend.
-
-    Source: Raffel et al. (2020), section 3.2.1.
-    """
-    places = torch.arange(length, device=prefix.device)
-    given = places < prefix[:, None, None, None]  # [B, 1, 1, T]
-    return causal_mask(length, prefix.device) | given
 
 
 # %% book/15-since-2017.ipynb · Mixture of experts (MoE) · [routed-feed-forward]

@@ -67,7 +67,7 @@ def save_checkpoint(path: Path | str, state: dict[str, Any]) -> None:
     torch.save({"format": CHECKPOINT_FORMAT, **state}, content)
     content.seek(-2, io.SEEK_END)  # a zip archive ends with a comment's length
     content.write(hashlib.sha256().digest_size.to_bytes(2, "little"))
-    content.write(hashlib.sha256(content.getvalue()).digest())
+    content.write(hashlib.sha256(content.getbuffer()).digest())
     with atomic_file(path) as part:
         part.write_bytes(content.getbuffer())
 

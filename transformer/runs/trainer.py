@@ -94,7 +94,7 @@ class Trainer:
 
     Args:
         model: any module, on the device that it is to be trained on. A `Transformer` that is not compiled
-            is accelerated, or a warning says why not; a hook set later is not called.
+            is accelerated, or a warning says why not.
         loss: `loss(model, batch)` returns the summed loss and the number of target tokens.
         batches: `batches(epoch)` returns an epoch's batches, the same ones every time and in every
             process, on which resuming rests; or a list, or a `DataLoader`, as in `BatchStream`.

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from transformer.runs.loop import random_state, set_random_state
 from transformer.decoding import DecoderState, decoder_state
 from transformer.model import Transformer
-from transformer.speed.fast import FastDecoderState, FastTransformer
+from transformer.speed.fast import FastDecoderState, FastTransformer, has_hooks
 
 __all__ = [
     "CUDARecorder", "RECORDERS", "rounded", "UpdateGraphs", "GraphedTransformer",
@@ -164,14 +164,16 @@ class UpdateGraphs:
         """A context in which these are the updater's updates."""
         updater, self.shapes, self._recording = self.updater, Counter(), True
         self._graphs: dict[_Shape, tuple[list[Tensor], Callable[[], Numbers]]] = {}
-        on_a_gpu, accelerated = self.device.type in RECORDERS, isinstance(updater.model, FastTransformer)
-        if on_a_gpu and accelerated and updater.engine is None and not torch.is_anomaly_enabled():
+        fast = isinstance(updater.model, FastTransformer) and not has_hooks(updater.model)
+        alone = updater.engine is None and not torch.is_anomaly_enabled()
+        if self.device.type in RECORDERS and fast and alone:
             vars(updater.optimizer)["_warned_capturable_if_run_uncaptured"] = True  # at first it is
             for group in updater.optimizer.param_groups:  # the fused kernel reads a rate of this dtype
                 group |= {"lr": torch.zeros((), dtype=torch.float32, device=self.device), "capturable": True}
             updater.make, self._recorder = self, RECORDERS[self.device.type](self.device)
         else:
-            self._stop_recording("they need an NVIDIA GPU, one process, no anomaly mode, accelerated models")
+            why = "they need an NVIDIA GPU, one process, no anomaly mode, an accelerated model, no hooks"
+            self._stop_recording(why)
         try:
             yield
         finally:
@@ -386,5 +388,6 @@ def _tensors(state: FastDecoderState) -> list[Tensor]:
 
 @decoder_state.register
 def _decoder_state(model: GraphedTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
-    kind = _GraphedDecoderState if src.device.type in RECORDERS else FastDecoderState
+    recorded = src.device.type in RECORDERS and not has_hooks(model)
+    kind = _GraphedDecoderState if recorded else decoder_state.dispatch(FastTransformer)
     return kind(model, src, beam_size)

@@ -176,7 +176,7 @@ def without_heads(
     """Let some heads of a model contribute nothing, or the same everywhere.
 
     Args:
-        model: a plain model; an accelerated one calls no hooks.
+        model: the model, plain or accelerated.
         heads: which; none is fine.
         instead: what replaces a head's context, `[d_k]` or `[B, T, d_k]`, such as its
             mean (`mean_contexts`); `None`: zeros.
@@ -299,7 +299,7 @@ def residual_stream(model: Transformer, src: Tensor, tgt: Tensor) -> ResidualStr
     """Record the states between the layers while a model reads a batch.
 
     Args:
-        model: a plain model; an accelerated one calls no hooks.
+        model: the model, plain or accelerated.
         src, tgt: token ids `[B, S]`, `[B, T]`; `tgt` begins with the start token.
 
     Returns:
@@ -325,7 +325,7 @@ def _readers(stack: Encoder | Decoder) -> list[nn.Module]:
 # %% book/14-looking-inside.ipynb · The logit lens · [logit-lens]
 @torch.no_grad()
 def logit_lens(model: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
-    """A plain model's logits after each decoder layer, `[n_layers + 1, B, T, V]`,
+    """The logits after each decoder layer, `[n_layers + 1, B, T, V]`,
     from `src` `[B, S]` and `tgt` `[B, T]`; the last ones are the model's own.
 
     Source: nostalgebraist (2020).

@@ -4,6 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
@@ -295,7 +296,7 @@ def check_model(
     pad_id: int | None = None,
     bos_id: int | None = None,
     dropout: bool | None = None,
-    search: Callable[[Tensor, int], Tensor] | None = None,
+    search: Callable[[Any, Tensor, int], Tensor] | None = None,
     tolerance: float = 1e-5,
     seed: int = 0,
     positions: str | None = None,
@@ -317,7 +318,7 @@ def check_model(
         pad_id: the padding token; without a configuration, 0.
         bos_id: the token that a target begins with; without a configuration, 2.
         dropout: whether the model is meant to be random in training mode; `None` to skip the check.
-        search: greedy search with the model, called as `search(src, max_length)` on padded sources;
+        search: greedy search, called as `search(model, src, max_length)` on padded sources;
             returns ids `[B, L]`, L ≤ max_length, without the start token and with only padding
             after the end token. `None` to skip the check.
         tolerance: the largest change that counts as none, as a share of the largest logit.
@@ -354,8 +355,9 @@ def check_model(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     draw = lambda seed: tuple(ids.to(device) for ids in sentences(sizes, pad, bos, seed))
     src, tgt, other_src, other_tgt = draw(seed)
+    written = search and partial(search, model)
     probe = Probe(
-        own, own, src, tgt, other_src, other_tgt, sizes[1], draw, pad, tolerance, dropout, search, positions
+        own, own, src, tgt, other_src, other_tgt, sizes[1], draw, pad, tolerance, dropout, written, positions
     )
     with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
         probe, arithmetic = _in_float64(own, probe)
