@@ -290,17 +290,11 @@ def _described(model: nn.Module, *given: int | None) -> tuple[tuple[int, int], i
 
 
 def check_model(
-    model: nn.Module,
-    src_vocab_size: int | None = None,
-    tgt_vocab_size: int | None = None,
-    pad_id: int | None = None,
-    bos_id: int | None = None,
-    dropout: bool | None = None,
-    search: Callable[[Any, Tensor, int], Tensor] | None = None,
-    tolerance: float = 1e-5,
-    seed: int = 0,
+    model: nn.Module, src_vocab_size: int | None = None, tgt_vocab_size: int | None = None,
+    pad_id: int | None = None, bos_id: int | None = None, dropout: bool | None = None,
+    search: Callable[[Any, Tensor, int], Tensor] | None = None, tolerance: float = 1e-5, seed: int = 0,
     positions: str | None = None,
-) -> CheckReport:
+) -> CheckReport:  # fmt: skip
     """Look for faults in a Transformer from outside, by the logits it returns.
 
     The model, its mode, its gradients and the state of the generators are left as they are.

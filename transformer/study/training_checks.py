@@ -347,20 +347,12 @@ _CHECKS: dict[str, Callable[[Program], Finding]] = {
 
 
 def check_training(
-    model: nn.Module,
-    batch: Any,
-    loss: Callable[[Any, Any], Any] | None = None,
-    search: Callable[[Any, Tensor, int], Any] | None = None,
-    dev: Any = None,
-    train: Callable[[Any, Any], Any] | None = None,
-    evaluate: Callable[[Any, Any], Any] | None = None,
-    optimizer: Any = None,
-    schedule: Any = None,
-    pad_id: int | None = None,
-    bos_id: int | None = None,
-    eos_id: int | None = None,
-    seconds: float = 10.0,
-) -> CheckReport:
+    model: nn.Module, batch: Any, loss: Callable[[Any, Any], Any] | None = None,
+    search: Callable[[Any, Tensor, int], Any] | None = None, dev: Any = None,
+    train: Callable[[Any, Any], Any] | None = None, evaluate: Callable[[Any, Any], Any] | None = None,
+    optimizer: Any = None, schedule: Any = None, pad_id: int | None = None, bos_id: int | None = None,
+    eos_id: int | None = None, seconds: float = 10.0,
+) -> CheckReport:  # fmt: skip
     """Find why a loss is low and the output wrong: loop, batch, loss, masks and search, examined together.
 
     Everything runs on copies. The model, its mode, its gradients and torch's generators stay as they are.
