@@ -230,14 +230,10 @@ def own_recipe(preparation: Preparation = AS_IT_IS, **files: Path | str) -> Reci
 
 
 def train_recipe(
-    recipe: Recipe,
-    directory: PathLike[str] | str | None = None,
-    device: torch.device | str | None = None,
-    progress: bool = False,
-    max_minutes: float | None = None,
-    data: Reversals | ParallelData | None = None,
+    recipe: Recipe, directory: PathLike[str] | str | None = None, device: torch.device | str | None = None,
+    progress: bool = False, max_minutes: float | None = None, data: Reversals | ParallelData | None = None,
     graphs: bool = False,
-) -> tuple[Any, Trainer]:
+) -> tuple[Any, Trainer]:  # fmt: skip
     """Train as a recipe says; stopped and called again with the same directory, it goes on.
 
     Args:
@@ -287,13 +283,9 @@ def train_recipe(
 
 
 def train_translator(
-    recipe: Recipe,
-    directory: PathLike[str] | str | None = None,
-    device: torch.device | str | None = None,
-    progress: bool = False,
-    max_minutes: float | None = None,
-    pairs: Sequence[tuple[str, str]] | None = None,
-) -> tuple[Translator, Trainer]:
+    recipe: Recipe, directory: PathLike[str] | str | None = None, device: torch.device | str | None = None,
+    progress: bool = False, max_minutes: float | None = None, pairs: Sequence[tuple[str, str]] | None = None,
+) -> tuple[Translator, Trainer]:  # fmt: skip
     """Train a translator as `train_recipe` does, with its other arguments.
 
     Args:

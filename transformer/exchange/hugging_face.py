@@ -401,13 +401,11 @@ def _config_from_llama(settings: Mapping[str, Any]) -> LanguageModelConfig:
     stretch = {ours: rotary[name] for name, ours in _STRETCH.items()} if kind == "llama3" else None
     return LanguageModelConfig(
         **{ours: theirs[name] for name, ours in _LLAMA_FIELDS.items()},
-        activation=theirs["hidden_act"],
-        rotary_base=theirs["rope_theta"],
+        activation=theirs["hidden_act"], rotary_base=theirs["rope_theta"],
         rotary_stretch=None if stretch is None else RotaryStretch(**stretch),
         window=theirs.get("sliding_window") if theirs["model_type"] == "mistral" else None,
-        qk_norm=theirs["model_type"] == "qwen3",
-        tie_embeddings=theirs["tie_word_embeddings"],
-    )
+        qk_norm=theirs["model_type"] == "qwen3", tie_embeddings=theirs["tie_word_embeddings"],
+    )  # fmt: skip
 
 
 def from_llama(folder: str | Path) -> LanguageModel:

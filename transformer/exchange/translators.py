@@ -157,15 +157,10 @@ class CTranslate2Engine:
         rows = [row for row, ids in enumerate(sources) if len(ids) > 1]  # not the empty ones
         results = self._engine.translate_batch(
             [self._words(sources[row][:-1]) for row in rows],  # it adds the end itself
-            beam_size=search.beam_size,
-            num_hypotheses=search.beam_size,
-            length_penalty=0,
-            return_scores=True,
+            beam_size=search.beam_size, num_hypotheses=search.beam_size, length_penalty=0, return_scores=True,
             min_decoding_length=0,  # a translation may be empty; the engine's default is 1
-            max_decoding_length=longest,
-            max_batch_size=search.max_tokens or 4000,
-            batch_type="tokens",
-        )
+            max_decoding_length=longest, max_batch_size=search.max_tokens or 4000, batch_type="tokens",
+        )  # fmt: skip
         for row, result in zip(rows, results, strict=True):
             lengths = [min(len(pieces) + 1, longest) for pieces in result.hypotheses]
             ranked = zip(result.scores, lengths, result.hypotheses, strict=True)
@@ -330,11 +325,9 @@ def _m2m100_tokenizer(folder: ForeignFolder, vocab_size: int) -> tuple[Any, dict
 
 
 def load_translator(
-    name: str | Path,
-    device: torch.device | str | None = None,
-    engine: str | None = None,
+    name: str | Path, device: torch.device | str | None = None, engine: str | None = None,
     compute_type: str | None = None,
-) -> AnyTranslator:
+) -> AnyTranslator:  # fmt: skip
     """The translator that a name stands for, ours or Marian's.
 
     Args:

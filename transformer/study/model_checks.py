@@ -127,13 +127,9 @@ class Adapted(nn.Module):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        call: Callable[[Any, Tensor, Tensor], Any],
-        pad_id: int | None = None,
-        reads_source: bool = True,
-        vocab_size: int | None = None,
-    ) -> None:
+        self, model: nn.Module, call: Callable[[Any, Tensor, Tensor], Any], pad_id: int | None = None,
+        reads_source: bool = True, vocab_size: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.model, self.call, self.pad_id = model, call, pad_id
         self.reads_source, self.vocab_size = reads_source, vocab_size
