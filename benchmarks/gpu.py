@@ -32,14 +32,7 @@ from transformer.language.batches import padding_waste
 from transformer.language.translator import Search, evaluate_translator
 from transformer.layers import Residual
 from transformer.runs.folder import run_facts
-from transformer.runs.loop import (
-    PRECISIONS,
-    RateSchedule,
-    Updater,
-    accumulate_gradients,
-    autocast,
-    best_precision,
-)  # fmt: skip
+from transformer.runs.loop import Updater, accumulate_gradients, autocast, best_precision
 from transformer.speed.graphs import GraphedTransformer, UpdateGraphs
 from transformer.toy import exact_match, toy_config
 from transformer.training import adamw, to_device
@@ -158,12 +151,11 @@ class HalfWeights(Updater):
     """Updates of a model whose weights and vectors are in half precision, by an optimizer that has the
     weights in float32: fewer bytes for sums and norms, and no casts. Small gradients aren't scaled."""
 
-    def __init__(
-        self, model: Transformer, loss: Any, schedule: RateSchedule, clip_norm: float, precision: str
-    ) -> None:
+    def __init__(self, model: Transformer, *settings: Any) -> None:
+        *given, precision = settings
         found = best_precision(next(model.parameters()).device) if precision == "auto" else precision
         masters = [p.detach().clone() for p in model.parameters()]
-        super().__init__(model.to(PRECISIONS[found]), loss, schedule, clip_norm)
+        super().__init__(model.to(getattr(torch, found)), *given)
         self.masters, self.optimizer = masters, adamw(masters)  # the parameters stay the same objects
 
     def update(self, batches: list[Any]) -> tuple[Tensor, ...]:

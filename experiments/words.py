@@ -41,19 +41,13 @@ def word_facts(train: Iterable[Pair], test: Sequence[Pair], ours: Sequence[str])
         ours: tokenized sentences.
 
     Returns:
-        the `EDGES` between the places of a `spread`; that of the running words of `test` and of `ours`; and
+        the `EDGES` between the places of a `spread`; that of the running words of `test`, `"talks"`; and
         for each sentence of `ours` its words with their counts.
     """
     seen = Counter(word for pair in train for word in words_of(pair.source))
+    talks = spread(seen[word] for pair in test for word in words_of(pair.source))
     asked = [[(word, seen[word]) for word in words_of(text)] for text in ours]
-    return {
-        "edges": EDGES,
-        "spread": {
-            "talks": spread(seen[word] for pair in test for word in words_of(pair.source)),
-            "ours": spread(count for pairs in asked for _, count in pairs),
-        },
-        "ours": asked,
-    }
+    return {"edges": EDGES, "spread": {"talks": talks}, "ours": asked}
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from transformer.validation import check_batch
 from transformer.weights import configured, parts_of
 
 __all__ = [
-    "FastLinear", "FastMultiHeadAttention", "FastTransformer", "has_hooks", "accelerate", "accelerated",
+    "FastLinear", "FastMultiHeadAttention", "FastTransformer", "accelerate", "accelerated",
     "FastDecoderState",
 ]  # fmt: skip
 
@@ -53,7 +53,7 @@ _SHARED = "_parameters", "_buffers", *(name for name in vars(nn.Module()) if nam
 class FastTransformer(Transformer):
     """A `Transformer` by the fastest kernels, as `accelerate` makes it, with a training mode of its own.
 
-    Both call the same hooks before and after a module computes. Its searches without hooks call no modules.
+    Both call the same forward hooks. Without any, its losses and searches do not call all modules.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -69,10 +69,10 @@ class FastTransformer(Transformer):
             part.training = given[name].training
             part.__class__ = _FASTER.get(type(part), type(part))
 
-
-def has_hooks(model: nn.Module) -> bool:
-    """Whether anything listens to a module of the model before or after it computes."""
-    return any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    @property
+    def has_hooks(self) -> bool:
+        """Whether anything listens to a module before or after it computes."""
+        return any(part._forward_hooks or part._forward_pre_hooks for part in self.modules())
 
 
 def accelerate(model: Transformer) -> FastTransformer:
@@ -113,7 +113,7 @@ def accelerated(model: Any, stacklevel: int = 2) -> Any:
 def _teacher_forced_loss(
     model: FastTransformer, batch: tuple[Tensor, Tensor], smoothing: float = 0.1
 ) -> tuple[Tensor, Tensor]:
-    if model.output.bias is not None or has_hooks(model.output):  # which the loss in chunks does not know
+    if model.output.bias is not None or model.has_hooks:  # which the loss in chunks does not know
         return teacher_forced_loss.dispatch(Transformer)(model, batch, smoothing)
     src, tgt = check_batch(batch, model)
     targets, pad_id = tgt[:, 1:], model.config.pad_id
@@ -267,4 +267,4 @@ class FastDecoderState(DecoderState):
 
 @decoder_state.register
 def _decoder_state(model: FastTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
-    return (DecoderState if has_hooks(model) else FastDecoderState)(model, src, beam_size)
+    return (DecoderState if model.has_hooks else FastDecoderState)(model, src, beam_size)

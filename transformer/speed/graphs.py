@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from transformer.runs.loop import random_state, set_random_state
 from transformer.decoding import DecoderState, decoder_state
 from transformer.model import Transformer
-from transformer.speed.fast import FastDecoderState, FastTransformer, has_hooks
+from transformer.speed.fast import FastDecoderState, FastTransformer
 
 __all__ = [
     "CUDARecorder", "RECORDERS", "rounded", "UpdateGraphs", "GraphedTransformer",
@@ -164,7 +164,7 @@ class UpdateGraphs:
         """A context in which these are the updater's updates."""
         updater, self.shapes, self._recording = self.updater, Counter(), True
         self._graphs: dict[_Shape, tuple[list[Tensor], Callable[[], Numbers]]] = {}
-        fast = isinstance(updater.model, FastTransformer) and not has_hooks(updater.model)
+        fast = isinstance(updater.model, FastTransformer) and not updater.model.has_hooks
         alone = updater.engine is None and not torch.is_anomaly_enabled()
         if self.device.type in RECORDERS and fast and alone:
             vars(updater.optimizer)["_warned_capturable_if_run_uncaptured"] = True  # at first it is
@@ -388,6 +388,6 @@ def _tensors(state: FastDecoderState) -> list[Tensor]:
 
 @decoder_state.register
 def _decoder_state(model: GraphedTransformer, src: Tensor, beam_size: int = 1) -> DecoderState:
-    recorded = src.device.type in RECORDERS and not has_hooks(model)
+    recorded = src.device.type in RECORDERS and not model.has_hooks
     kind = _GraphedDecoderState if recorded else decoder_state.dispatch(FastTransformer)
     return kind(model, src, beam_size)
