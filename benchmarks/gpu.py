@@ -181,7 +181,7 @@ def compile_residuals(model: Transformer, compiler: Callable[..., Any]) -> None:
 
     def forward(residual: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         norm = tuple(residual.norm.parameters())
-        return normed_sum(x, sublayer(x), residual.dropout.p, norm)
+        return normed_sum(x, sublayer(x), residual.dropout.p * residual.training, norm)
 
     for part in model.modules():
         if isinstance(part, Residual):

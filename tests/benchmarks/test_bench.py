@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import gpu, peers, workload  # noqa: E402
-from transformer import TransformerConfig  # noqa: E402
+from transformer import TransformerConfig, accelerate, teacher_forced_loss  # noqa: E402
+from transformer.runs.loop import Updater  # noqa: E402
 
 SMALL = workload.Size("small", TransformerConfig(50, 50, d_model=16, n_heads=2, n_layers=2, d_ff=24))
 
@@ -102,9 +103,11 @@ def test_torch_nn_computes_our_loss_with_our_weights(norm_first):
 def test_each_rung_without_a_lever_is_without_it_alone(monkeypatch):
     monkeypatch.setattr(gpu, "mean_seconds", lambda work, device: work() and 1.0)
 
+    wide = workload.Size("wide", TransformerConfig(8000, 8000, d_model=16, n_heads=2, n_layers=1, d_ff=24))
+
     def called(rung: str) -> set[str]:
         with profile() as seen:
-            gpu.measured(workload.SIZES["b"], 400, gpu.LADDER[rung], torch.device("cpu"))
+            gpu.measured(wide, 400, gpu.LADDER[rung], torch.device("cpu"))
         return {each.key for each in seen.key_averages()}
 
     levers = {
@@ -117,8 +120,20 @@ def test_each_rung_without_a_lever_is_without_it_alone(monkeypatch):
         assert [lever for lever in levers if levers[lever] not in names] == [without] * (without in levers)
 
 
-@pytest.mark.slow
-def test_a_part_for_a_gpu_leaves_its_rows_and_a_line_for_those_of_a_size(tmp_path):
+def test_weights_in_half_precision_and_joined_residuals_train_alike():
+    (batch,), losses = workload.sentence_batches(SMALL.config, 200, 1), []
+    for kind, precision in ((Updater, "float32"), (Updater, "float32"), (gpu.HalfWeights, "bfloat16")):
+        model = accelerate(peers.our_model(SMALL.config)).eval()
+        if losses:
+            gpu.compile_residuals(model, lambda function: function)
+        updater = kind(model, teacher_forced_loss, lambda step: 1e-2, 1.0, precision)
+        losses.append([(found[0] / found[1]).item() for found in map(updater, [[batch]] * 8)])
+    assert losses[0][-1] < 0.9 * losses[0][0]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5) and losses[2] == pytest.approx(losses[0], rel=0.02)
+
+
+def test_a_part_for_a_gpu_leaves_its_rows_and_a_line_for_those_of_a_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "mean_seconds", gpu.seconds)
     gpu.main("searches", "cpu", "0", str(tmp_path))
     (line,) = tasks.shown(json.loads((tmp_path / "searches.json").read_text()))
     row = r"beam [14](, graphs)? ms a step [\d.]+"
