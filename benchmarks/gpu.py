@@ -118,6 +118,7 @@ def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[s
     """An update of a batch of so many tokens."""
     gpu, (batch,) = device.type == "cuda", sentence_batches(size.config, tokens, 1)
     torch.set_float32_matmul_precision("high" if how.tf32 else "highest")
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as `autocast` does, which not all rungs enter
     if gpu:
         gc.collect()  # models of earlier rungs, whose memory would be counted
         torch.cuda.reset_peak_memory_stats()
@@ -136,7 +137,7 @@ def measured(size: Size, tokens: int, how: Rung, device: torch.device) -> dict[s
     fused = how.without != "fused Adam"
     vars(updater.optimizer)["_step_supports_amp_scaling"] = fused  # the scaler's way to undo the scale
     for group in updater.optimizer.param_groups:
-        group["fused"] = fused
+        group["fused"] = fused or None  # PyTorch's own choice
     work = partial(updater, [to_device(batch, device)])
     attention = sdpa_kernel(SDPBackend.MATH) if how.without == "fused attention" else nullcontext()
     with attention, UpdateGraphs(updater).used() if how.graphs else nullcontext():
@@ -180,8 +181,8 @@ def compile_residuals(model: Transformer, compiler: Callable[..., Any]) -> None:
         return F.layer_norm(x + F.dropout(y, rate), norm[0].shape, *norm)
 
     def forward(residual: Residual, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        norm = tuple(residual.norm.parameters())
-        return normed_sum(x, sublayer(x), residual.dropout.p * residual.training, norm)
+        rate, norm = residual.dropout.p * residual.training, tuple(residual.norm.parameters())
+        return normed_sum(x, sublayer(x), rate, norm)
 
     for part in model.modules():
         if isinstance(part, Residual):
@@ -218,12 +219,13 @@ def searched(kind: Callable[..., Any], model: Any, src: Any, beam_size: int, hal
 def trained(recipe: Recipe, data: Any, device: torch.device, until: float) -> tuple[Any, dict[str, Any]]:
     """Train up to a time, in as many updates as a trial run says that there is time for."""
     trial, every = (1000, 10) if device.type == "cuda" else (10, 1)  # over two ends of an epoch
-    train = partial(train_recipe, device=device, data=data, graphs=True)
+    train, start = partial(train_recipe, device=device, data=data, graphs=True), time.monotonic()
     _, tried = train(changed(recipe, steps=trial, log_every=every, evaluate_every=trial))
     lines = [entry["seconds"] for entry in tried.history if "rate" in entry]
     late = lines[len(lines) // 2 :]  # no graph is recorded any more; the wait for an epoch counts
     rate = every * len(late) / sum(late)
-    steps = max(10, min(30_000, round(0.9 * rate * (left := until - time.monotonic()))))
+    begun = max(0.0, time.monotonic() - start - trial / rate)  # without graphs yet, or any batch
+    steps = max(10, min(30_000, round(0.9 * rate * ((left := until - time.monotonic()) - begun))))
     recipe = changed(recipe, steps=steps, evaluate_every=steps, warmup_steps=max(1, steps // 10))
     result, trainer = train(recipe, max_minutes=max(0.1, left / 60))
     logged = [entry for entry in trainer.history if "rate" in entry]

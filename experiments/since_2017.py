@@ -84,8 +84,7 @@ class PrefixModel(LanguageModel):
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, cache: KeyValueCache | None = None) -> Tensor:
         """As in `LanguageModel`."""
-        given = torch.arange(ids.size(1)) <= DIGITS
-        return super().forward(ids, causal_mask(ids.size(1)) | given, cache)
+        return super().forward(ids, causal_mask(T := ids.size(1)) | (torch.arange(T) <= DIGITS), cache)
 
 
 def build(changes: tuple[str, ...], vocab_size: int) -> LanguageModel:

@@ -183,6 +183,7 @@ TABLES = {
         (partial(t.train_translator, recipe=t.RECIPES["phrases"]), "device", DEVICES),
         (t.train_recipe, "recipe", [(t.recipe_for([("a", "b")] * 2), ValueError, "pairs must be given")]),
         (recipe, "r_drop", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),
+        (recipe, "source", [("\udcff", ValueError, "names of files must be UTF-8 without control")]),
         (recipe, "bpe_dropout", [(1.0, ValueError, "[0, 1), but is 1.0")]),
         (recipe, "weight_decay", [(-1.0, ValueError, "finite and at least 0, but is -1.0")]),
     ],

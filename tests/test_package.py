@@ -21,6 +21,7 @@ from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 from typing import Any
 
+import public_names
 import pytest
 import repository
 import yaml
@@ -32,8 +33,6 @@ import transformer
 from transformer.files import read_record
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "book" / "_ext"))
-import public_names  # noqa: E402
 
 README, CONTRIBUTING = ((ROOT / name).read_text(encoding="utf8") for name in ("README.md", "CONTRIBUTING.md"))
 SITE = repository.project()["urls"]["Homepage"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from torch import nn
 from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from benchmarks import gpu, peers, workload
+from transformer import TransformerConfig, accelerate, teacher_forced_loss
+from transformer.runs.loop import Updater
 
-from benchmarks import gpu, peers, workload  # noqa: E402
-from transformer import TransformerConfig, accelerate, teacher_forced_loss  # noqa: E402
-from transformer.runs.loop import Updater  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 SMALL = workload.Size("small", TransformerConfig(50, 50, d_model=16, n_heads=2, n_layers=2, d_ff=24))
 

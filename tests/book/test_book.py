@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from copy import copy
@@ -14,16 +13,14 @@ from time import sleep
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import axe_playwright_python
+import live
 import nbformat
+import plain
 import pytest
 import yaml
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 from pybtex.database import parse_file
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book" / "_ext"))
-import live
-import plain
 
 ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build" / "html"

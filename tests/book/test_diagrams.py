@@ -7,15 +7,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import nbformat
+import pencil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "book" / "_static" / "diagrams"
 FILES = sorted(FOLDER.glob("*.svg"))
 LINK = re.compile(r"!\[([^\]]*)\]\(\S*_static/diagrams/([\w-]+\.svg)\)")
-
-sys.path.insert(0, str(ROOT / "book" / "diagrams"))
-import pencil  # noqa: E402
 
 
 def markdown() -> str:

@@ -10,12 +10,12 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import live
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,9 +52,6 @@ from transformer.commands.recipes import Schedule
 from transformer.language.corpora import CORPORA, tokenize
 from transformer.modern.parts import rotary_table, rotate
 from transformer.training import load_record
-
-sys.path.insert(0, str(ROOT / "book" / "_ext"))
-import live
 
 SCRIPTS = ROOT / "book" / "_static" / "live"
 NODE = shutil.which("node")

@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
 
+import pdf
 import yaml
 from playwright.sync_api import Browser
 from pypdf import PdfReader
 from test_book import PAGES, ROOT, chromium, reads_pages  # noqa: F401
-
-sys.path.insert(0, str(ROOT / "book"))
-import pdf
 
 SHOWN = ("book/06-loss", "book/glossary")  # plots, formulas and a live figure, and a page that it links to
 SECTIONS = [("first", "1.1. First & foremost"), ("second", "1.2. Second")]

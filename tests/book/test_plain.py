@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+import equations
+import execute
 import nbformat
+import plain
+import public_names
 import pytest
 import yaml
 from pybtex.database import parse_file
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "book" / "_ext"))
-import equations  # noqa: E402
-import execute  # noqa: E402
-import plain  # noqa: E402
-import public_names  # noqa: E402
 
 SITE = "https://e.github.io/b/"
 ADAM = "https://arxiv.org/abs/1412.6980"

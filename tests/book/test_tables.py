@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
 import nbformat
 import pytest
+import tables
 from docutils import nodes
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "book" / "_ext"))
-import tables  # noqa: E402
 
 PATHS = sorted((ROOT / "book").glob("*.ipynb"))
 GAP = re.compile(r"(?<=\S) {2,}(?=\S)")

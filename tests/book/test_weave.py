@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
+import cells
+import lookup
 import nbformat
+import plots
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "book" / "_ext"))
-import cells  # noqa: E402
-import lookup  # noqa: E402
-import plots  # noqa: E402
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 

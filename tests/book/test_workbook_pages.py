@@ -15,8 +15,6 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 import workbook
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "study"))
 from other_hands import NAMED
 
 from transformer.study.workbook import MISSING, RIGHT, WRONG, Verdict, judge_code, pieces

@@ -1,11 +1,6 @@
 """The trials of Chapter 16: their record is of the chapter's own faults, model and training."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from experiments.case_book import FAULTS, chapter, run
 from transformer.training import load_record

@@ -1,14 +1,10 @@
 """The measurement behind Chapter 15's tables: each row changes what its name says, and nothing else."""
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from experiments import since_2017 as bench
 

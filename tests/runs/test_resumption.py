@@ -219,6 +219,11 @@ def test_batches_prepared_ahead_are_those_of_their_epoch(tmp_path):
         assert all(torch.equal(*pair) for batches in zip(given, wanted) for pair in zip(*batches))
     ahead.close()
     assert multiprocessing.active_children() == []
+    ahead = PrefetchedEpochs(lambda epoch: time.sleep(60 * epoch) or make_batches)
+    ahead(0)
+    start = time.monotonic()
+    ahead.close()  # while the next epoch, which nobody wants any more, is prepared
+    assert multiprocessing.active_children() == [] and time.monotonic() - start < 20
 
 
 def test_a_program_that_leaves_them_open_ends():

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 from other_hands import NAMED, OTHER
 from other_slips import SLIPS
 

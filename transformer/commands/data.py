@@ -139,7 +139,8 @@ class Translations:
         check_size(minimum=0, n_shapes=self.n_shapes)
         check_rate(bpe_dropout=self.bpe_dropout)
         check_type(Preparation, prepared=self.prepared)  # refused if there is none such
-        "".join(self.files).encode()  # which refuses a name that no record can hold
+        if not "".join(self.files).isprintable():  # a record can't hold half a surrogate pair
+            raise ValueError(f"names of files must be UTF-8 without control characters, not {self.files}")
 
     def __str__(self) -> str:
         return ", ".join(self.files) or f"the corpus {self.corpus}"
@@ -311,7 +312,7 @@ class PrefetchedEpochs:
     _epoch: int  # whose batches were asked for last
 
     def __init__(self, prepare: Callable[[int], Callable[[int], Iterable[Any]]]) -> None:
-        self.prepare = prepare
+        self.prepare, self._over = prepare, multiprocessing.Event()
         self.close()
         _ALL.add(self)
 
@@ -327,15 +328,17 @@ class PrefetchedEpochs:
 
     def close(self) -> None:
         """End the other processes."""
+        self._over.set()
         self._epoch, self._prepared, self._coming = -2, lambda epoch: (), iter(())
 
     def _in_a_worker(self, epoch: int) -> Iterator[Any]:
         # What is prepared for an epoch and those after it, in their order, one ahead for each process.
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of torchrun
         workers = max(1, min(8, (os.cpu_count() or 1) // 2 // processes))
+        self._over = multiprocessing.Event()
         loader = DataLoader(
             _Prepared(self.prepare), None, sampler=count(epoch), num_workers=workers, prefetch_factor=1,
-            collate_fn=lambda prepared: prepared, worker_init_fn=_follow_parent,
+            collate_fn=lambda prepared: prepared, worker_init_fn=partial(_follow_parent, self._over),
             multiprocessing_context="fork", generator=torch.Generator(),
         )  # fmt: skip
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, not copied
@@ -360,13 +363,14 @@ class _Prepared(Dataset[Any]):  # not `PrefetchedEpochs` itself: in a circle, no
         return self.prepare(epoch)
 
 
-def _follow_parent(number: int) -> None:
+def _follow_parent(over: Any, number: int) -> None:
     gc.freeze()  # what was the parent's, a GPU's memory among it, is not this process's to free
     # Signals that end a run are for the parent to obey; without it, this process ends whatever it waits for.
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     parent: Any = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    for waiting, status in ((parent.join, 1), (over.wait, 0)):  # not for an epoch that nobody wants any more
+        threading.Thread(target=lambda w=waiting, s=status: (w(), os._exit(s)), daemon=True).start()
 
 
 def _compared(pairs: Sequence[Pair], preparation: Preparation) -> list[tuple[str, ...]]:
