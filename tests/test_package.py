@@ -190,11 +190,11 @@ def installed_package() -> Distribution:
     return found
 
 
-def test_metadata_asks_for_ranges_and_for_nothing_that_torch_does_not_bring_but_numpy():
+def test_metadata_asks_for_ranges_and_for_nothing_that_torch_does_not_bring_but_two():
     package = installed_package()
     needs = [Requirement(text) for text in package.requires]
-    assert [need.name for need in needs if need.marker is None] == ["torch", "numpy", "filelock"]
-    assert "filelock" in needed_by("torch")
+    names = [need.name for need in needs if need.marker is None]
+    assert names == ["torch", "numpy", "filelock", "safetensors"] and "filelock" in needed_by("torch")
     assert not any(specifier.operator == "==" for need in needs for specifier in need.specifier)
 
 

@@ -63,8 +63,8 @@ FAULTS = [
         "decoder-caches-shared",
         "all layers keep their keys in one place",
         "KeyValueCache.append",
-        "_grown.get(attention,",
-        "_grown.get(None,",
+        "_grown.get(attention)",
+        "_grown.get(None)",
     ),
     Fault(
         "own-cache-not-reordered",
